@@ -16,6 +16,10 @@
 #include "rl/setup/mesh_table.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
+#include "rl/trainer/checkpoint.h"
+#include "rl/trainer/run_directory.h"
+#include "tools/run_launch.h"
+#include "tools/start_plan.h"
 
 namespace ringside::tools {
 namespace {
@@ -30,6 +34,7 @@ struct CheckOptions {
   bool prime_rl = false;
   std::filesystem::path rollouts;
   std::string memory;
+  std::filesystem::path run_dir;
 };
 
 using Line = std::pair<std::string, std::string>;  // "key: value" and the value's origin
@@ -152,12 +157,38 @@ std::vector<std::string> file_mistakes(const rl::LoadedConfig& loaded,
   return sentences;
 }
 
+// Prints what a start in the run directory would do. Returns the exit code.
+int check_run_directory(const CheckOptions& options, const rl::Config& config) {
+  if (const std::string problem = run_directory_problem(options.run_dir); !problem.empty()) {
+    throw UsageError(problem);
+  }
+  if (rl::trainer_at_work(options.run_dir)) {
+    throw UsageError("--run-dir " + options.run_dir.string() + ": a trainer is at work in it");
+  }
+  const auto plan = rl::plan_start(options.run_dir, config, config.train.steps,
+                                   /*accept_changes=*/false, rl::source_fingerprints(config));
+  if (const auto code = exit_code_of(plan)) {
+    return *code;
+  }
+  const auto newest = rl::latest_checkpoint(options.run_dir);
+  std::cout << "run directory " << options.run_dir.string() << ": "
+            << (newest ? "would resume from " + newest->string() : "would start from step 1")
+            << "\n";
+  print_all(plan.lines);
+  return kExitOk;
+}
+
 int check(const CheckOptions& options) {
   if (print_reference(options)) {
     return kExitOk;
   }
   int64_t memory = 0;
   if (!options.memory.empty()) {
+    if (options.memory.find_first_not_of("0123456789") == std::string::npos) {
+      std::cerr << "--memory " << options.memory << ": has no unit; expected a size such as "
+                << options.memory << "GiB\n";
+      return kExitUsage;
+    }
     try {
       memory = rl::bytes_of_text(options.memory);
     } catch (const std::invalid_argument& error) {
@@ -190,6 +221,11 @@ int check(const CheckOptions& options) {
   print_mesh(loaded.config);
   print_all(rl::describe_sequence_parallel(loaded.config));
   print_all(notes);
+  if (!options.run_dir.empty()) {
+    if (const int code = check_run_directory(options, loaded.config); code != kExitOk) {
+      return code;
+    }
+  }
   if (memory > 0) {
     print_all(rl::advise_layout(loaded.config, memory));
   }
@@ -220,6 +256,9 @@ void add_check_command(CommandContext& context) {
   command->add_option("--memory", options->memory,
                       "plan for another machine: memory of a rank's device there, such as 80GiB; "
                       "list layouts of the same ranks that fit, and recommend one");
+  command->add_option("--run-dir", options->run_dir,
+                      "also check that this directory can be written to, that nobody trains in it, "
+                      "and that the recipe may go on with what it holds");
   command->add_flag("--prime-rl", options->prime_rl,
                     "check for `train --prime-rl` in place of `run`");
   command->callback([options, &context] { context.exit_code = check(*options); });

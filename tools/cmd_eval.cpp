@@ -66,8 +66,9 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
   const rl::Config& config = loaded.config;
   const auto decoder = rl::load_starting_model(
       config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
-  rl::PromptSampler sampler(config, decoder->config());
-  rl::PromptSet set = rl::load_prompt_set(options.data, config, sampler.tokenizer());
+  auto sampler = as_usage([&] { return rl::PromptSampler(config, decoder->config()); });
+  rl::PromptSet set =
+      as_usage([&] { return rl::load_prompt_set(options.data, config, sampler.tokenizer()); });
   if (set.overlong > 0) {
     rl::log::warn(options.data.string() + ": " +
                   rl::describe_overlong(set, rl::prompt_limit(config)));
@@ -93,6 +94,9 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
       });
   if (output.is_open() && !output.flush()) {
     throw std::runtime_error("cannot write " + options.output.string());
+  }
+  if (found.unscored == static_cast<int64_t>(prompts.size()) * config.eval.samples) {
+    throw std::runtime_error("no completion could be scored: " + found.failure);
   }
   if (found.unscored > 0) {
     rl::log::warn(std::to_string(found.unscored) +

@@ -12,6 +12,7 @@
 
 #include "rl/data/chat_format.h"
 #include "rl/data/held_out_prompts.h"
+#include "rl/data/prompt_messages.h"
 #include "rl/data/prompt_set.h"
 #include "rl/report/log.h"
 #include "rl/sampling/prompt_sampler.h"
@@ -58,8 +59,11 @@ nlohmann::ordered_json output_line(const rl::Prompt& prompt, int64_t sample,
 rl::PromptSet prompt_of_text(const std::string& text, const rl::Config& config) {
   rl::PromptSet set;
   const bool chat = config.data.chat_template != rl::ChatTemplate::kNone;
-  const rl::Conversation conversation{{{{"role", "user"}, {"content", text}}}, nullptr};
-  set.prompts.push_back({"1", chat ? rl::ChatFormat(config).prompt(conversation) : text, ""});
+  const rl::Conversation conversation{rl::prompt_messages(rl::user_message(text), config.data),
+                                      nullptr};
+  set.prompts.push_back(
+      {"1", chat ? rl::ChatFormat(config).prompt(conversation) : text + config.data.prompt_suffix,
+       ""});
   return set;
 }
 

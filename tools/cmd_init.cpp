@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 #include "engine/device/device_backend.h"
@@ -46,8 +48,9 @@ std::string data_problem(const std::string& path) {
   try {
     if (!fs::is_regular_file(path)) {
       return "is " + path +
-             ", which is no file; expected JSONL, such as {\"prompt\": ..., "
-             "\"answer\": ...} lines";
+             ", which is no file; expected JSON Lines, a JSON array or Parquet of {\"prompt\": "
+             "..., "
+             "\"answer\": ...}";
     }
     sample_data(path);
     return "";
@@ -95,7 +98,8 @@ RecipeAnswers ask(const InitOptions& options, DataSample& sample) {
   answers.model =
       interview.answer({"--model", "1/5 directory of the model", "", model_problem}, options.model);
   answers.data = interview.answer(
-      {"--data", "2/5 file of prompts and answers, or of completions (JSONL)", "", data_problem},
+      {"--data", "2/5 file of prompts and answers, or of completions (JSONL, JSON, Parquet)", "",
+       data_problem},
       options.data);
   sample = sample_data(answers.data);
   answers.task = interview.answer(
@@ -114,6 +118,26 @@ RecipeAnswers ask(const InitOptions& options, DataSample& sample) {
        "runs/" + options.output.stem().string(), [](const std::string&) { return std::string(); }},
       options.run_dir);
   return answers;
+}
+
+// How this program is started from here: by its name if PATH finds it, else by its path.
+std::string program_command() {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) {
+    return "ringside";
+  }
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (fs::equivalent(fs::path(folder) / "ringside", program, failed)) {
+      return "ringside";
+    }
+  }
+  const fs::path here = fs::current_path(failed);
+  const fs::path rest = program.lexically_relative(here);
+  const bool below = !rest.empty() && *rest.begin() != "..";
+  return below ? (rest.has_parent_path() ? rest.string() : "./" + rest.string()) : program.string();
 }
 
 // Prints what `ringside check` would find wrong.
@@ -138,19 +162,31 @@ int init(const InitOptions& options) {
     std::cerr << error.what() << "\n";
     return kExitUsage;
   }
-  const std::string text = new_recipe(answers, sample);
-  std::ofstream(options.output) << text;
-  const std::string recipe = options.output.string();
-  std::cout << "written: " << recipe << "\n";
-  if (!passes_check(options.output)) {
+  answers.folder = fs::absolute(options.output).parent_path().string();
+  std::string text;
+  try {
+    text = new_recipe(answers, sample);
+  } catch (const std::runtime_error& error) {
+    std::cerr << error.what() << "\n";
     return kExitUsage;
   }
-  if (!sample.messages && answers.task != "sft") {
+  std::ofstream(options.output) << text;
+  const std::string recipe = options.output.string();
+  if (!passes_check(options.output)) {
+    fs::remove(options.output);
+    std::cerr << recipe << " is not written: the model and the data do not fit together as above\n";
+    return kExitUsage;
+  }
+  std::cout << "written: " << recipe << "\n";
+  const std::string program = program_command();
+  if (!sample.messages && answers.task != "sft" &&
+      text.find("text_prompts: user") == std::string::npos) {
     std::cout << "the prompts are plain text and go to the model as they are; a chat model wants "
                  "lists of messages\n";
   }
-  std::cout << "next:\n  ringside check " << recipe << "\n  ringside run " << recipe
-            << " --dry-run\n  ringside run " << recipe << " --run-dir " << answers.run_dir << "\n";
+  std::cout << "next:\n  " << program << " check " << recipe << "\n  " << program << " run "
+            << recipe << " --dry-run\n  " << program << " run " << recipe << " --run-dir "
+            << answers.run_dir << "\n";
   return kExitOk;
 }
 
@@ -162,8 +198,9 @@ void add_init_command(CommandContext& context) {
       "init", "Ask five questions and write a recipe; options answer them too");
   command->add_option("--model", options->model,
                       "Hugging Face directory: config.json, tokenizer.json, *.safetensors");
-  command->add_option("--data", options->data,
-                      "JSONL of prompts and answers, or of completions or conversations");
+  command->add_option(
+      "--data", options->data,
+      "JSONL, JSON array or Parquet of prompts and answers, or of completions or conversations");
   command->add_option("--task", options->task,
                       "sft, or text for rollout.reward (default: what suits the data)");
   command->add_option("--gpus", options->gpus,

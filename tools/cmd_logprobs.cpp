@@ -13,6 +13,7 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/score_documents.h"
 #include "tools/distributed.h"
+#include "tools/launch/rank_environment.h"
 
 namespace ringside::tools {
 namespace {
@@ -71,6 +72,36 @@ std::vector<sp::Document> read_batch(std::ifstream& file, const std::filesystem:
   return documents;
 }
 
+// Reads the whole input once, before ranks are started.
+// Throws: UsageError that names file and line.
+void check_input(const LogprobsOptions& options, const rl::Config& config) {
+  as_usage([&] {
+    const engine::ModelConfig model = rl::load_model_config(config, config.model.path);
+    const int64_t positions = engine::num_positions(model);
+    std::ifstream input(options.input);
+    if (!input) {
+      throw std::runtime_error("--input " + options.input.string() + ": cannot be read");
+    }
+    std::string text;
+    for (int64_t number = 1; std::getline(input, text); ++number) {
+      const std::string place = options.input.string() + ":" + std::to_string(number) + ": ";
+      int64_t length = 0;
+      try {
+        length = static_cast<int64_t>(parse_ids(text, model.vocab_size).size());
+      } catch (const std::exception& error) {
+        throw std::runtime_error(place + error.what());
+      }
+      if (positions > 0 && length > positions) {
+        throw std::runtime_error(place + std::to_string(length) +
+                                 " ids are more than the model's positions "
+                                 "(max_position_embeddings in config.json, rope scaling, "
+                                 "model.max_document_tokens), " +
+                                 std::to_string(positions));
+      }
+    }
+  });
+}
+
 void score_file(const LogprobsOptions& options, const rl::Config& config, const Ranks& ranks) {
   const engine::ModelRunner model(std::make_unique<engine::LanguageModel>(rl::load_policy(
                                       config, rl::compute_context(config, ranks.comms))),
@@ -120,6 +151,9 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors({{}, overrides, {}});
   if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!check_writable("--output", options.output)) return kExitUsage;
+  if (!rank_environment()) {
+    check_input(options, loaded->config);
+  }
   return run_on_ranks(loaded->config, options.nproc, context.arguments,
                       [&](const Ranks& ranks) { score_file(options, loaded->config, ranks); });
 }

@@ -26,8 +26,8 @@ int report(const ReportCommand& options) {
   const std::filesystem::path output =
       options.output.empty() ? options.run_dirs.front() / "report.html" : options.output;
   if (!check_writable("--output", output)) return kExitUsage;
-  const std::string page =
-      rl::html_report(options.run_dirs, {.trainer_at_work = rl::trainer_at_work});
+  const std::string page = as_usage(
+      [&] { return rl::html_report(options.run_dirs, {.trainer_at_work = rl::trainer_at_work}); });
   std::ofstream file(output, std::ios::binary | std::ios::trunc);
   if (!(file << page).flush()) {
     throw std::runtime_error("cannot write " + output.string());

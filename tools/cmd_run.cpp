@@ -20,8 +20,10 @@ struct RunOptions {
   bool dry_run = false;
 };
 
-std::vector<std::string> trainer_options(const RunOptions& options) {
-  std::vector<std::string> words{"--checked"};
+std::vector<std::string> trainer_options(const RunOptions& options, const rl::Config& config) {
+  const bool samples = config.algorithm.name != rl::AlgorithmName::kSft;
+  const int64_t workers = samples ? config.rollout.num_workers * config.rollout.worker_threads : 0;
+  std::vector<std::string> words{"--checked", "--spare-cores", std::to_string(workers)};
   if (options.steps > 0) {
     words.insert(words.end(), {"--steps", std::to_string(options.steps)});
   }
@@ -48,23 +50,27 @@ rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
   }
   return rl::plan_start(options.run_dir, loaded.config,
                         options.steps > 0 ? options.steps : loaded.config.train.steps,
-                        options.accept_changes);
+                        options.accept_changes, rl::source_fingerprints(loaded.config));
 }
 
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
   if (options.dry_run) return dry_run(*loaded, /*recorded_rollouts=*/false, options.nproc);
+  if (const std::string problem = run_directory_problem(options.run_dir); !problem.empty()) {
+    throw UsageError(problem);
+  }
   if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
-  remove_old_addresses(options.run_dir);
+  as_usage([&] { remove_old_addresses(options.run_dir); });
   std::vector<std::string> notes;
   if (!pass_preflight(*loaded, {}, notes)) return kExitUsage;
+  as_usage([&] { log_to_run_directory(options.run_dir); });
   for (const std::string& note : notes) {
     rl::log::info(note);
   }
   const RunProcesses processes{.words = options.words,
                                .run_dir = options.run_dir,
-                               .trainer_options = trainer_options(options),
+                               .trainer_options = trainer_options(options, loaded->config),
                                .num_trainers = trainer_processes(loaded->config, options.nproc)};
   return report_launch(launch(launch_options(loaded->config, processes)));
 }

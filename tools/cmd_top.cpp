@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "rl/report/metrics_reader.h"
 #include "rl/report/progress.h"
 #include "rl/report/start_record.h"
+#include "rl/trainer/checkpoint.h"
 #include "rl/trainer/run_directory.h"
 #include "tools/stop_signal.h"
 
@@ -35,11 +37,29 @@ int64_t planned_steps(const std::filesystem::path& run_dir) {
   return steps;
 }
 
+bool holds_run(const std::filesystem::path& run_dir) {
+  const auto has = [&](const char* name) { return std::filesystem::exists(run_dir / name); };
+  return has("metrics.jsonl") || has("config.yaml") || has("trainer.pid") ||
+         has("checkpoint-final");
+}
+
+// The state of a run that no trainer works on.
+std::string describe_end(const std::filesystem::path& run_dir, bool has_steps) {
+  const auto finished = rl::final_step(run_dir);
+  if (finished && *finished >= planned_steps(run_dir)) {
+    return "finished: " + std::to_string(*finished) + " steps, " +
+           rl::final_directory(run_dir).string();
+  }
+  return has_steps ? "no trainer works in this directory now"
+                   : "no step is done and no trainer works in this directory";
+}
+
 // The run directory's progress, drawn as the run itself draws it.
 class RunView {
  public:
   explicit RunView(const TopOptions& options)
       : run_dir_(options.run_dir),
+        once_(options.once),
         screen_(!options.once && rl::detect_terminal().is_terminal),
         follower_(run_dir_ / "metrics.jsonl") {}
 
@@ -82,7 +102,8 @@ class RunView {
  private:
   rl::ProgressOutput output() {
     rl::ProgressOutput output;
-    output.line = rl::log::line;
+    output.line = once_ ? [](const std::string& text) { std::cout << text << "\n"; }
+                        : std::function<void(const std::string&)>(rl::log::line);
     output.terminal = rl::detect_terminal;
     if (screen_) {
       output.status = [this](const std::string& text) {
@@ -95,6 +116,7 @@ class RunView {
   }
 
   std::filesystem::path run_dir_;
+  bool once_;  // lines go to standard output
   bool screen_;
   rl::MetricsFollower follower_;
   std::size_t shown_ = 0;  // lines
@@ -106,6 +128,10 @@ class RunView {
 int top(const TopOptions& options) {
   if (!std::filesystem::is_directory(options.run_dir)) {
     std::cerr << options.run_dir.string() << ": is no directory; expected the --run-dir of a run\n";
+    return kExitUsage;
+  }
+  if (!holds_run(options.run_dir)) {
+    std::cerr << options.run_dir.string() << ": holds no run; expected the --run-dir of a run\n";
     return kExitUsage;
   }
   finish_on_stop_signals();
@@ -120,8 +146,7 @@ int top(const TopOptions& options) {
   }
   view.finish();
   if (!options.once && stop_signal() == 0) {
-    rl::log::line(view.empty() ? "no step is done and no trainer works in this directory"
-                               : "no trainer works in this directory now");
+    rl::log::line(describe_end(options.run_dir, !view.empty()));
   }
   return kExitOk;
 }
@@ -133,7 +158,8 @@ void add_top_command(CommandContext& context) {
   CLI::App* command = context.app.add_subcommand(
       "top", "Follow a run from another shell: a live screen on a terminal, else a line per step");
   command->add_option("run_dir", options->run_dir, "directory of the run")->required();
-  command->add_flag("--once", options->once, "print the steps that are done and exit");
+  command->add_flag("--once", options->once,
+                    "print the steps that are done to standard output and exit");
   command->callback([options, &context] { context.exit_code = top(*options); });
 }
 

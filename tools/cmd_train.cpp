@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 
 #include "rl/config/batch_arithmetic.h"
 #include "rl/report/log.h"
 #include "rl/report/start_record.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/sft.h"
@@ -41,6 +43,14 @@ struct TrainOptions {
   bool accept_changes = false;
   bool checked = false;
   bool dry_run = false;
+  int64_t spare_cores = 0;
+};
+
+// What the run directory keeps for the next start to compare with.
+struct Start {
+  rl::Config config;  // before the mesh is resolved: as the next start's is
+  rl::StartPlan plan;
+  rl::SourceFingerprints sources;
 };
 
 // Of processes that torchrun started, those here; of other launchers' at least this one. 0: this
@@ -53,10 +63,12 @@ int64_t ranks_on_this_machine() {
   return local != nullptr ? std::max<int64_t>(1, std::atoll(local)) : 1;
 }
 
-// Checks the options and everything that the run opens; prints the mistakes. Of processes that a
+// Checks the options and everything that the run opens; prints the mistakes. notes: as
+// pass_preflight(). Of processes that a
 // launcher started, only rank 0 checks. Workers may run on other machines, so they check data.train
 // and the rewards themselves.
-bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
+bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded,
+               std::vector<std::string>& notes) {
   if (const auto rank = rank_environment(); rank && rank->rank > 0) {
     return true;
   }
@@ -70,17 +82,12 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   if (options.checked) {
     return true;
   }
-  std::vector<std::string> notes;
-  const bool good = pass_preflight(loaded,
-                                   {.workers_here = false,
-                                    .brings_rollouts = recorded || !options.prime_rl.empty(),
-                                    .rollouts = options.rollouts,
-                                    .ranks_here = ranks_on_this_machine()},
-                                   notes);
-  for (const std::string& note : notes) {
-    rl::log::info(note);
-  }
-  return good;
+  return pass_preflight(loaded,
+                        {.workers_here = false,
+                         .brings_rollouts = recorded || !options.prime_rl.empty(),
+                         .rollouts = options.rollouts,
+                         .ranks_here = ranks_on_this_machine()},
+                        notes);
 }
 
 int64_t total_steps(const TrainOptions& options, const rl::Config& config) {
@@ -102,31 +109,44 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
 }
 
 // Logs the start plan and claims the directory for this run. On rank 0, which holds its lock.
-void begin(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan) {
-  for (const std::string& line : plan.lines) {
+void begin(const TrainOptions& options, const Start& start, const rl::Config& config) {
+  for (const std::string& line : start.plan.lines) {
     rl::log::warn("the configuration has changed: " + line);
   }
-  rl::begin_start(options.run_dir, config, plan);
+  rl::begin_start(options.run_dir, start.config, start.plan, start.sources);
   for (const std::string& line : rl::describe_batch(config)) {
     rl::log::info(line);
   }
 }
 
+// Compares the lengths of the run and the files that it trains from. Collective over: the world.
+// Throws: rl::RanksDiffer.
+void check_sources(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
+  sp::Communicator& world = *ranks.comms.control(sp::axes::kLoss);
+  if (world.size() == 1) {
+    return;
+  }
+  rl::RankFacts facts{{"--steps", std::to_string(total_steps(options, config))}};
+  rl::run_rank_work(world, rl::waiting_round(config), [&] {
+    const rl::RankFacts sources = rl::source_facts(config);
+    facts.insert(facts.end(), sources.begin(), sources.end());
+  });
+  rl::check_ranks_agree(facts, world);
+}
+
 // Returns the signal that stopped the run, or 0.
-int train_rank(const TrainOptions& options, const rl::Config& config, const rl::StartPlan& plan,
+int train_rank(const TrainOptions& options, const Start& start, const rl::Config& config,
                const Ranks& ranks) {
+  check_sources(options, config, ranks);
   std::optional<rl::TrainingRun> run;
   std::unique_ptr<rl::RolloutSource> source;
-  rl::run_rank_work(*ranks.comms.control(sp::axes::kLoss), rl::waiting_round(config), [&] {
-    rl::RunOptions run_options{config, options.run_dir, total_steps(options, config), stop_signal};
-    run_options.facts = {{"versions", version_text()},
-                         {"device", ranks.comms.device().str()},
-                         {"rollouts", options.rollouts.string()}};
-    run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
-    if (!run->is_main_rank()) {
-      return;
-    }
-    begin(options, config, plan);
+  rl::RunOptions run_options{config, options.run_dir, total_steps(options, config), stop_signal};
+  run_options.facts = {{"versions", version_text()},
+                       {"device", ranks.comms.device().str()},
+                       {"rollouts", options.rollouts.string()}};
+  run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
+  run->on_main_rank([&] {
+    begin(options, start, config);
     if (config.algorithm.name != rl::AlgorithmName::kSft) {
       source = make_source(options, config, *run);
     }
@@ -139,7 +159,6 @@ int train_rank(const TrainOptions& options, const rl::Config& config, const rl::
       rl::train_rl(*run, source.get());
     }
   } catch (const std::exception& error) {
-    rl::log::copy_error(error_text(error));  // warnings.log; it is printed where it is caught
     if (run->is_main_rank()) {
       rl::append_end(options.run_dir, "failed", error_text(error));
     }
@@ -160,6 +179,17 @@ int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   return dry_run(loaded, recorded && !fine_tuning, options.nproc);
 }
 
+// Sets train.threads of 0 if workers on this machine need cores too: the ranks share the others.
+void leave_cores(const TrainOptions& options, rl::Config& config) {
+  if (config.train.threads > 0 || options.spare_cores == 0) {
+    return;
+  }
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const auto rank = rank_environment();
+  const int64_t ranks = rank ? rank->world_size : 1;
+  config.train.threads = std::max<int64_t>(1, (cores - options.spare_cores) / ranks);
+}
+
 int train(const TrainOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors(split_inputs(options.words));
   if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
@@ -168,16 +198,45 @@ int train(const TrainOptions& options, const CommandContext& context) {
     // train.steps is not set otherwise: the schedule ends with --steps.
     loaded->config.train.steps = options.steps;
   }
+  if (const std::string problem = run_directory_problem(options.run_dir); !problem.empty()) {
+    throw UsageError(problem);
+  }
+  const auto rank = rank_environment();
+  const bool first = !rank || rank->rank == 0;
+  // One rank looks at the files; the others compare theirs with it later.
+  const rl::SourceFingerprints sources =
+      first ? rl::source_fingerprints(loaded->config) : rl::SourceFingerprints{};
   const rl::StartPlan plan =
       rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
-                     options.accept_changes);
+                     options.accept_changes, sources);
   if (const auto code = exit_code_of(plan)) return *code;
-  if (!check_run(options, *loaded)) return kExitUsage;
+  if (first && std::filesystem::exists(options.run_dir)) {
+    // A probe only: rank 0 takes the lock for the time of the run.
+    as_usage([&] { const rl::RunDirectoryLock nobody_is_at_work(options.run_dir); });
+  }
+  std::vector<std::string> notes;
+  if (!check_run(options, *loaded, notes)) return kExitUsage;
+  if (first) {
+    as_usage([&] { log_to_run_directory(options.run_dir); });
+  }
+  for (const std::string& note : notes) {
+    rl::log::info(note);
+  }
   std::atomic<int> stopped_by{0};
-  const int code = run_on_ranks(
-      loaded->config, options.nproc, context.arguments,
-      [&](const Ranks& ranks) { stopped_by = train_rank(options, loaded->config, plan, ranks); });
-  return stopped_by != 0 ? 128 + stopped_by : code;
+  const Start start{loaded->config, plan, sources};
+  leave_cores(options, loaded->config);
+  try {
+    const int code = run_on_ranks(
+        loaded->config, options.nproc, context.arguments,
+        [&](const Ranks& ranks) { stopped_by = train_rank(options, start, loaded->config, ranks); },
+        [&](int signal) { return advice_after_kill(options.run_dir, signal); });
+    return stopped_by != 0 ? 128 + stopped_by : code;
+  } catch (const std::exception& error) {
+    if (!is_relayed()) {  // else the parent reports it as the rank's last output
+      rl::log::copy_error(error_text(error));
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -216,6 +275,9 @@ void add_train_command(CommandContext& context) {
   command->add_flag("--checked", options->checked,
                     "the files of the recipe were checked by the process that starts this one, as "
                     "`ringside run` does");
+  command->add_option("--spare-cores", options->spare_cores,
+                      "cores that train.threads=0 leaves to workers on this machine, as `ringside "
+                      "run` asks for");
   command->add_flag("--dry-run", options->dry_run, kDryRunHelp);
   command->callback([options, command, &context] {
     require_run_dir(*command, options->dry_run);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ namespace ringside::tools {
 constexpr int kExitOk = 0;
 constexpr int kExitFailure = 1;  // the run failed
 constexpr int kExitUsage = 2;    // the command line or a recipe is wrong; nothing was started
+
+// A mistake in what the user named. main() prints it and exits with kExitUsage.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // Argument of a command's registering function. The function adds a subcommand to `app`. Its
 // callback does the work and sets `exit_code`. main() prints an exception of the callback and exits
@@ -71,6 +78,16 @@ bool check_model_directory(const std::filesystem::path& model);
 // The message of an exception for a user: without the stack trace of LibTorch's errors and without
 // library prefixes.
 std::string error_text(const std::exception& error);
+
+// Runs `work`, which opens what the user named; its exception becomes a UsageError.
+template <class Work>
+auto as_usage(Work work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    throw UsageError(error_text(error));
+  }
+}
 
 // Whether `path` can be written. Leaves an existing file unchanged and creates no new one. If it
 // cannot be written, prints a sentence that names `option` to standard error.

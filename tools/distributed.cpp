@@ -19,6 +19,7 @@
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/training_run.h"
 #include "sp/mesh/c10d_communicator.h"
@@ -26,6 +27,7 @@
 #include "tools/command.h"
 #include "tools/launch/rank_environment.h"
 #include "tools/run_launch.h"
+#include "tools/version.h"
 
 namespace ringside::tools {
 namespace {
@@ -96,8 +98,13 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                                               static_cast<uint16_t>(environment.master_port), rank,
                                               shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  const Ranks ranks{mesh, engine::connect_groups(mesh, {store, host, rendezvous.timeout}, device,
-                                                 rl::sharding_axes(config.parallel))};
+  const sp::GroupRendezvous meeting{store, host, rendezvous.timeout};
+  // Before the groups, whose members follow from the configuration.
+  rl::RankFacts facts = rl::configuration_facts(config);
+  facts.push_back({"the program", program_name()});
+  rl::check_ranks_agree(facts, meeting, "configuration", rank, shape.world_size());
+  const Ranks ranks{
+      mesh, engine::connect_groups(mesh, meeting, device, rl::sharding_axes(config.parallel))};
   const auto nodes =
       sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
   const std::string warning =
@@ -156,7 +163,8 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
 }  // namespace
 
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
-                 const std::function<void(const Ranks&)>& body) {
+                 const std::function<void(const Ranks&)>& body,
+                 const std::function<std::string(int signal)>& advice) {
   if (nproc == 0 && rank_environment()) {
     nproc = rank_environment()->world_size;
   }
@@ -166,6 +174,9 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
     LaunchOptions options;
     options.num_trainers = processes;
     options.trainer_args = arguments;
+    options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
+    options.copy_line = rl::log::copy_line;
+    options.advice = advice;
     return report_launch(launch(options));
   }
   const auto methods = rl::describe_sequence_parallel(config);

@@ -29,7 +29,9 @@ struct Ranks {
 // Throws: std::invalid_argument when the mesh does not fit the environment's processes or the
 // nodes; c10::Error when a rank does not join in time; what `body` throws; what model_device()
 // throws.
+// advice: as LaunchOptions::advice.
 int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& arguments,
-                 const std::function<void(const Ranks&)>& body);
+                 const std::function<void(const Ranks&)>& body,
+                 const std::function<std::string(int signal)>& advice = {});
 
 }  // namespace ringside::tools

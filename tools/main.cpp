@@ -1,11 +1,13 @@
 // The `ringside` executable: one subcommand per file, tools/cmd_<name>.cpp.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
 
+#include "rl/config/schema.h"
 #include "rl/rewards/edit_distance.h"
-#include "sp/functional/vector_math.h"
+#include "sp/mesh/vector_math.h"
 #include "tools/cmd_check.h"
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_eval.h"
@@ -52,6 +54,41 @@ std::string unknown_subcommand(const CLI::App& app, const std::vector<std::strin
          (nearest.empty() ? "" : "did you mean " + nearest + "? ") + "Expected one of " + list;
 }
 
+// What an unknown option of a subcommand may have been meant for: a key, or an option of nearly the
+// same name; "" for other errors.
+std::string unknown_option(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty()) {
+    return "";
+  }
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string word = words[i].substr(0, words[i].find('='));
+    if (!word.starts_with("--") || chosen.front()->get_option_no_throw(word) != nullptr) {
+      continue;
+    }
+    const auto& keys = ringside::rl::known_keys();
+    if (const std::string key = word.substr(2);
+        std::find(keys.begin(), keys.end(), key) != keys.end()) {
+      const bool separate = words[i] == word && i + 1 < words.size();
+      return word + ": keys are written without dashes: " +
+             (separate ? key + "=" + words[i + 1]
+                       : key + (words[i] == word ? "=VALUE" : words[i].substr(word.size())));
+    }
+    std::string nearest;
+    std::size_t distance = 4;
+    for (const CLI::Option* option : chosen.front()->get_options()) {
+      const std::string name = option->get_name();
+      if (const auto d = ringside::rl::edit_distance(name, word); d < distance) {
+        distance = d;
+        nearest = name;
+      }
+    }
+    return word + ": is no option of " + chosen.front()->get_name() +
+           (nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -64,8 +101,9 @@ int main(int argc, char** argv) {
   app.footer(
       "Begin with `ringside init`; `ringside COMMAND --help` has options and examples.\n"
       "Exit codes: 0 success, 1 failure, 2 a mistake in the command line or a recipe (nothing was "
-      "started),\n128 + n after signal n: 143 for SIGTERM, 130 for Ctrl-C; the run has saved, and "
-      "the same command resumes.");
+      "started),\n128 + n after signal n: 143 for SIGTERM, 130 for Ctrl-C, 141 if the reader of "
+      "the "
+      "output is gone; the run has saved, and the same command resumes.");
   app.set_version_flag("--version", version_text);
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
   add_check_command(context);
@@ -87,12 +125,18 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return context.exit_code;
   } catch (const CLI::ParseError& e) {
-    const std::string unknown = unknown_subcommand(app, context.arguments);
+    std::string unknown = unknown_subcommand(app, context.arguments);
+    if (unknown.empty() && e.get_exit_code() != 0) {
+      unknown = unknown_option(app, context.arguments);
+    }
     if (!unknown.empty()) {
       std::cerr << "ringside: " << unknown << "\n";
       return kExitUsage;
     }
     return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  } catch (const UsageError& e) {
+    std::cerr << "ringside: " << e.what() << "\n";
+    return kExitUsage;
   } catch (const std::exception& e) {
     std::cerr << "ringside: " << error_text(e) << "\n";
     return kExitFailure;

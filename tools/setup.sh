@@ -2,14 +2,13 @@
 # Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
 # build/ringside.
 #
-# Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--faults]
+# Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama]
 #   --no-tests  only the programs: no tests, no benchmarks, nor the packages that only they need
 #   --oracle    also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
 #   --cuda      also .env/cuda (4.7 GB): LibTorch with CUDA; and build/ringside_cuda, which needs nvcc
 #   --fuzz      also clang, for tools/fuzz.sh
 #   --vllm      also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
 #   --llama     also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
-#   --faults    also libfaketime, for tools/bench/faults
 #
 # Safe to run again at any time, after an interruption too: an environment counts as complete once
 # its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
@@ -132,12 +131,11 @@ main() {
       --fuzz) more+=(clang) ;;
       --vllm) vllm=1 ;;
       --llama) llama=1 ;;
-      --faults) more+=(faketime) ;;
       -h | --help)
-        sed -n "2,14s/^# \{0,1\}//p" tools/setup.sh
+        sed -n "2,13s/^# \{0,1\}//p" tools/setup.sh
         return
         ;;
-      *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama, --faults or --help" ;;
+      *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama or --help" ;;
     esac
   done
   ((cuda)) && ! command -v nvcc >/dev/null &&

@@ -1,9 +1,12 @@
 #include "tools/stop_signal.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 
@@ -21,6 +24,24 @@ std::int64_t now_ms() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return std::int64_t{1000} * now.tv_sec + now.tv_nsec / 1'000'000;
+}
+
+// Whether this process's output goes to a pipe that nobody reads from any more. SIGPIPE may also
+// come from a connection that was lost.
+bool reader_is_gone() {
+  pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = 0, .revents = 0},
+                      {.fd = STDERR_FILENO, .events = 0, .revents = 0}};
+  return poll(outputs, 2, 0) > 0 && ((outputs[0].revents | outputs[1].revents) & POLLERR) != 0;
+}
+
+// Each further line that nobody reads brings one more SIGPIPE, which is no second request.
+void receive_pipe(int signal) {
+  const int error = errno;  // of the write() that was interrupted
+  if (received == 0 && reader_is_gone()) {
+    received = signal;
+    received_at_ms = now_ms();
+  }
+  errno = error;
 }
 
 void receive(int signal) {
@@ -41,6 +62,13 @@ void finish_on_stop_signals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  struct sigaction pipe = {};
+  sigaction(SIGPIPE, nullptr, &pipe);
+  if (pipe.sa_handler != SIG_IGN) {
+    action.sa_handler = receive_pipe;
+    sigaction(SIGPIPE, &action, nullptr);
+    action.sa_handler = receive;
+  }
   struct sigaction hangup = {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) {  // as nohup leaves it

@@ -31,11 +31,14 @@ std::string devices_line(const engine::DeviceBackend& backend) {
 
 }  // namespace
 
-std::string version_text() {
+std::string program_name() {
   const std::string commit = source_commit();
-  std::string text =
-      "ringside " RINGSIDE_VERSION + (commit.empty() ? "" : " (commit " + commit + ")") +
-      "\ntorch: built with " TORCH_VERSION ", running with " + loaded_torch_version();
+  return "ringside " RINGSIDE_VERSION + (commit.empty() ? "" : " (commit " + commit + ")");
+}
+
+std::string version_text() {
+  std::string text = program_name() + "\ntorch: built with " TORCH_VERSION ", running with " +
+                     loaded_torch_version();
   for (const engine::DeviceBackend* backend : engine::device_backends()) {
     text += "\n" + devices_line(*backend);
     for (const std::string& line : backend->describe()) {

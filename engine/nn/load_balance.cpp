@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "sp/functional/saved_context.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "sp/functional/async_projection.h"
+#include "sp/heads/async_projection.h"
 
 namespace ringside::engine {
 namespace {

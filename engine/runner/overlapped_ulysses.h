@@ -12,8 +12,8 @@ namespace ringside::engine {
 
 // Works with and without autograd.
 // Collective over: the contexts' groups.
-// Throws: as the functions of sp/functional and sp/attention that it calls, and as context_of().
-// Source: the overlapped exchange of sp/functional/async_projection.h.
+// Throws: as the functions of sp/heads and sp/attention that it calls, and as context_of().
+// Source: the overlapped exchange of sp/heads/async_projection.h.
 class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
  public:
   // contexts: at least one. positions_S: of the whole ring share.

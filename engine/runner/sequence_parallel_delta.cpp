@@ -7,6 +7,7 @@
 
 #include "engine/device/table_upload.h"
 #include "engine/nn/gated_delta.h"
+#include "sp/heads/head_functions.h"
 
 namespace ringside::engine {
 
@@ -73,7 +74,8 @@ at::Tensor SequenceParallelDelta::mix(int64_t /*layer*/, const GatedDelta& net) 
   TORCH_CHECK(net.shape == plan.shape, "delta net: the plan is for other heads");
   const sp::Range own = plan.own_groups();
   const auto of_groups = [&](const at::Tensor& x) { return x.narrow(0, own.begin, own.size()); };
-  const at::Tensor channels = sp::to_head_groups(net.channels_sGC, context_);
+  const at::Tensor channels =
+      sp::gather_seq_scatter_heads(net.channels_sGC, 0, 1, context_.ulysses, plan.ulysses_rows);
   const at::Tensor conv_in = conv_channels(net.shape, channels);
   const at::Tensor convolved =
       causal_conv_silu(conv_in, sp::rows_of_other_ranks(conv_in, context_),
@@ -81,8 +83,13 @@ at::Tensor SequenceParallelDelta::mix(int64_t /*layer*/, const GatedDelta& net) 
   const DeltaRows rows = delta_rows(net.shape, channels, convolved, of_groups(net.log_decay_Gv),
                                     of_groups(net.decay_bias_Gv));
   const at::Tensor out = delta_rule(rows, prepared_->chunks(), starts_of(rows)).out_ShV;
-  return sp::from_head_groups(out.reshape({plan.share_rows, own.size(), net.shape.out_channels()}),
-                              context_);
+  std::vector<int64_t> groups;
+  for (const sp::Range& range : plan.groups_of) {
+    groups.push_back(range.size());
+  }
+  return sp::gather_heads_scatter_seq(
+      out.reshape({plan.share_rows, own.size(), net.shape.out_channels()}), 1, 0, context_.ulysses,
+      plan.ulysses_rows, groups);
 }
 
 }  // namespace ringside::engine

@@ -12,7 +12,6 @@ namespace ringside::rl {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kManifestFile = "manifest.json";
 constexpr const char* kFormat = "ringside checkpoint 1";
 
 nlohmann::ordered_json state_json(const TrainingState& state) {

@@ -23,6 +23,9 @@ struct PartFile {
   bool operator==(const PartFile&) const = default;
 };
 
+// Written last: a directory without it is no complete checkpoint.
+inline constexpr const char* kManifestFile = "manifest.json";
+
 // "part-00000-of-00004.safetensors". part: from 0.
 std::string part_name(int64_t part, int64_t parts);
 

@@ -352,6 +352,36 @@ void check_template_options(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Keys that need messages, and so a template.
+void check_chat_keys(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.data.chat_template != ChatTemplate::kNone) {
+    return;
+  }
+  const std::string expected =
+      ", but data.chat_template is none; expected data.chat_template model, chatml or llama3";
+  if (c.data.text_prompts == TextPrompts::kUser) {
+    mistakes.push_back({"data.text_prompts", "is user" + expected});
+  }
+  if (!c.data.system_prompt.empty()) {
+    mistakes.push_back({"data.system_prompt", "is set" + expected});
+  }
+}
+
+// Keys of prompts, which fine-tuning does not read.
+void check_prompt_keys_unused(const Config& c, std::vector<Mistake>& mistakes) {
+  const std::string expected =
+      ", but algorithm.name sft learns documents as they are; expected the default";
+  if (c.data.text_prompts != TextPrompts::kRaw) {
+    mistakes.push_back({"data.text_prompts", "is user" + expected});
+  }
+  if (!c.data.system_prompt.empty()) {
+    mistakes.push_back({"data.system_prompt", "is set" + expected});
+  }
+  if (!c.data.prompt_suffix.empty()) {
+    mistakes.push_back({"data.prompt_suffix", "is set" + expected});
+  }
+}
+
 void check_checkpoints(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.checkpoint.keep_best && c.eval.every == 0) {
     mistakes.push_back({"checkpoint.keep_best",
@@ -388,7 +418,9 @@ std::vector<Mistake> check_combinations(const Config& c) {
   check_lora(c, mistakes);
   if (c.algorithm.name == AlgorithmName::kSft) {
     check_fine_tuning(c, mistakes);
+    check_prompt_keys_unused(c, mistakes);
   } else {
+    check_chat_keys(c, mistakes);
     check_no_fine_tuning(c, mistakes);
   }
   if (c.bridge.worker_timeout_s <= c.bridge.heartbeat_s) {

@@ -118,10 +118,17 @@ void ChatFormat::start() {
 
 void ChatFormat::start_process() {
   json variables = model_special_tokens(model_path_);
-  variables.update(read_options(data_.template_options));
+  const json options = read_options(data_.template_options);
+  variables.update(options);
+  json option_names = json::array();
+  for (const auto& [name, value] : options.items()) {
+    option_names.push_back(name);
+  }
   PythonProgram program;
   program.script = chat_template_script();
-  program.setup = {{"templates", model_chat_templates(model_path_)}, {"variables", variables}};
+  program.setup = {{"templates", model_chat_templates(model_path_)},
+                   {"variables", variables},
+                   {"options", option_names}};
   program.timeout_s = timeout_s_;
   std::string problem;
   for (const char* command : {"python3", "/usr/bin/python3"}) {

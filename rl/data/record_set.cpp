@@ -118,6 +118,12 @@ std::unique_ptr<RecordFile> open_record_file(const std::filesystem::path& path) 
   if (file && first == '[' && path.extension() != ".jsonl") {
     return std::make_unique<ArrayFile>(path);
   }
+  if (file && first != '{' && (path.extension() == ".csv" || path.extension() == ".tsv")) {
+    throw std::runtime_error(
+        path.string() +
+        " is a table of text; expected JSON Lines, a JSON array of objects or Parquet (pandas: "
+        "read_csv(FILE).to_json(OUTPUT, orient=\"records\", lines=True))");
+  }
   return std::make_unique<LinesFile>(path);
 }
 
@@ -176,6 +182,15 @@ std::string RecordSet::id(int64_t i) const {
 }
 
 std::size_t RecordSet::part(int64_t i) const { return member(i).part; }
+
+std::vector<std::filesystem::path> data_files(const std::string& files) {
+  std::vector<std::filesystem::path> paths;
+  for (const DataFileEntry& entry : data_file_entries(files)) {
+    const auto found = matches(entry.path);
+    paths.insert(paths.end(), found.begin(), found.end());
+  }
+  return paths;
+}
 
 bool data_files_exist(const std::string& files) {
   const auto entries = data_file_entries(files);

@@ -55,6 +55,9 @@ class RecordSet {
   std::vector<OrderPart> parts_;
 };
 
+// The paths of `files`, patterns replaced by the files that they match.
+std::vector<std::filesystem::path> data_files(const std::string& files);
+
 // Whether every file of `files` is on this machine.
 bool data_files_exist(const std::string& files);
 

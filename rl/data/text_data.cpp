@@ -1,11 +1,13 @@
 #include "rl/data/text_data.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "engine/json/json_text.h"
+#include "rl/data/prompt_messages.h"
 #include "rl/data/record_set.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -14,10 +16,28 @@ namespace {
 
 using Record = nlohmann::ordered_json;
 
-// The member of a record. Throws std::runtime_error that lists those it has.
+// The member of a record under a key, or under a path of keys with dots between ("a.b"); nullptr
+// when there is none. A member whose name has the dots comes first.
+const Record* find_member(const Record& record, const std::string& key) {
+  if (!record.is_object()) {
+    return nullptr;
+  }
+  if (record.contains(key)) {
+    return &record.at(key);
+  }
+  for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+    const std::string head = key.substr(0, dot);
+    if (record.contains(head)) {
+      return find_member(record.at(head), key.substr(dot + 1));
+    }
+  }
+  return nullptr;
+}
+
+// The same. Throws std::runtime_error that lists those that the record has.
 const Record& member(const Record& line, const std::string& key, const std::string& meaning) {
-  if (line.contains(key)) {
-    return line.at(key);
+  if (const Record* found = find_member(line, key)) {
+    return *found;
   }
   std::string names;
   for (const auto& [name, value] : line.items()) {
@@ -69,7 +89,10 @@ Conversation conversation_of(const Record& record, const Record& list, const Dat
   for (const Record& message : list) {
     if (!message.is_object()) {
       throw std::invalid_argument("a message is " + engine::kind_of(message) +
-                                  ", expected {\"role\", \"content\"}");
+                                  ", expected {\"role\", \"content\"}" +
+                                  (message.is_string() ? "; in a file of columns, expected an "
+                                                         "object for each record"
+                                                       : ""));
     }
     if (text_member(message, "role", "of a chat message").empty()) {
       throw std::invalid_argument("a chat message has an empty role");
@@ -88,15 +111,59 @@ std::string other_columns(const Record& record, const DataConfig& config) {
   return columns.dump(-1, ' ', false, Record::error_handler_t::replace);
 }
 
+// Text that goes to the model as it is.
+std::string raw_prompt(const std::string& text, const DataConfig& config) {
+  if (!config.system_prompt.empty()) {
+    throw std::invalid_argument("\"" + config.prompt_key +
+                                "\" is text, which cannot have data.system_prompt; expected "
+                                "messages, or data.text_prompts user");
+  }
+  return text + config.prompt_suffix;
+}
+
 Prompt parse_prompt(const Record& record, const DataConfig& config, ChatFormat& chat) {
+  const Record& value = member(record, config.prompt_key, "data.prompt_key");
+  const std::string text =
+      value.is_array() ? "" : text_member(record, config.prompt_key, "data.prompt_key");
   Prompt prompt;
-  const Record& text = member(record, config.prompt_key, "data.prompt_key");
-  prompt.prompt = text.is_array() ? chat.prompt(conversation_of(record, text, config))
-                                  : text_member(record, config.prompt_key, "data.prompt_key");
-  const bool answered =
-      record.contains(config.answer_key) && !record.at(config.answer_key).is_null();
-  prompt.answer = answered ? text_of(record.at(config.answer_key)) : "";
+  prompt.is_chat = value.is_array() || config.text_prompts == TextPrompts::kUser;
+  if (prompt.is_chat) {
+    Conversation conversation =
+        conversation_of(record, value.is_array() ? value : user_message(text), config);
+    conversation.messages = prompt_messages(std::move(conversation.messages), config);
+    prompt.prompt = chat.prompt(conversation);
+  } else {
+    prompt.prompt = raw_prompt(text, config);
+  }
+  const Record* answer = find_member(record, config.answer_key);
+  if (answer != nullptr && !answer->is_null()) {
+    prompt.answer = text_of(*answer);
+    prompt.answer_kind = answer->is_string() || answer->is_number() ? "" : engine::kind_of(*answer);
+  }
   return prompt;
+}
+
+// What is wrong with a template that has written the same text for all prompts though their records
+// differ; "" when nothing is.
+std::string ignored_messages(const std::vector<Prompt>& prompts, RecordSet& records,
+                             const Config& config) {
+  const bool same = std::all_of(prompts.begin(), prompts.end(), [&](const Prompt& prompt) {
+    return prompt.is_chat && prompt.prompt == prompts.front().prompt;
+  });
+  if (config.data.chat_template != ChatTemplate::kModel || prompts.size() < 2 || !same) {
+    return "";
+  }
+  const Record first = records.record(0);
+  for (int64_t i = 1; i < records.size(); ++i) {
+    const Record other = records.record(i);
+    const Record* text = find_member(other, config.data.prompt_key);
+    if (text != nullptr && *text != *find_member(first, config.data.prompt_key)) {
+      return prompts[1].place + ": the chat template of " + config.model.path +
+             " writes the same text for this prompt and for the one before: it does not read the "
+             "messages";
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -124,6 +191,11 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
     } catch (const std::runtime_error& error) {
       data.problems.emplace_back(error.what());
     }
+  }
+  const std::string ignored =
+      data.problems.empty() ? ignored_messages(data.items, records, config) : "";
+  if (!ignored.empty()) {
+    data.problems.push_back(ignored);
   }
   return data;
 }

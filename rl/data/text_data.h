@@ -20,6 +20,10 @@ struct Prompt {
   std::string columns = {};
   std::string place = {};  // "FILE:LINE" or "FILE: row N"
   std::size_t part = 0;    // entry of the list of data files
+  // What the answer was in the file ("an array"), if neither text nor a number: then `answer` is
+  // its JSON text.
+  std::string answer_kind = {};
+  bool is_chat = false;  // rendered by a template
 };
 
 struct SftExample {
@@ -36,10 +40,12 @@ struct PromptFile {
 };
 
 // Reads the records of `files` (data_files.h), with prompt and answer under data.prompt_key and
-// data.answer_key. A prompt that is a list of chat messages is rendered by data.chat_template, up
-// to the beginning of the assistant's turn, with the record's "tools". A record is a problem if it
-// is no JSON object, has neither a string nor messages under prompt_key, or has messages that
-// cannot be rendered.
+// data.answer_key, which may be paths with dots ("reward_model.ground_truth"). A prompt that is a
+// list of chat messages is rendered by data.chat_template, up to the beginning of the assistant's
+// turn, with the record's "tools"; so is a text with data.text_prompts user. data.system_prompt and
+// data.prompt_suffix are added (prompt_messages.h). A record is a problem if it is no JSON object,
+// has neither a string nor messages under prompt_key, or has messages that cannot be rendered. A
+// template that writes the same text for different messages is a problem too.
 // Throws: std::runtime_error naming the file when it cannot be read or has no record, and when the
 // template of the model cannot be used at all.
 PromptFile scan_prompts(const std::string& files, const Config& config);

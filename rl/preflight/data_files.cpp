@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "rl/config/eval_sets.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/sft_file.h"
+#include "rl/rewards/answer_check.h"
+#include "rl/rewards/code_tests.h"
 #include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -17,7 +20,8 @@
 namespace ringside::rl {
 namespace {
 
-constexpr std::size_t kListed = 10;  // reported lines per file
+constexpr std::size_t kParsedTests = 1000;  // test codes that are parsed
+constexpr std::size_t kListed = 10;         // reported lines per file
 // Of a file of documents, which may be larger than memory. Later lines are checked when they are
 // used.
 constexpr int64_t kCheckedBytes = int64_t{256} << 20;
@@ -42,7 +46,10 @@ std::vector<std::string> answer_problems(const std::vector<Prompt>& prompts, con
       if (reward.is_python()) {
         continue;
       }
-      const std::string problem = answer_problem(reward.name, prompt.answer, options);
+      std::string problem = answer_problem(reward.name, prompt.answer, options);
+      if (problem.empty()) {
+        problem = unmatched_answer(reward.name, prompt.answer, prompt.answer_kind, options);
+      }
       if (!problem.empty()) {
         problems.push_back(prompt.place + ": \"" + config.data.answer_key +
                            "\" (data.answer_key) " + problem + ", for reward " + reward.name);
@@ -50,6 +57,63 @@ std::vector<std::string> answer_problems(const std::vector<Prompt>& prompts, con
     }
   }
   return problems;
+}
+
+// Whether the report says already that a reward cannot be used: said once, not for every file.
+bool has_unusable_reward(const PreflightReport& report) {
+  return std::any_of(report.mistakes.begin(), report.mistakes.end(),
+                     [](const Mistake& mistake) { return mistake.key == "rollout.reward"; });
+}
+
+// Tests of code_tests that Python cannot parse, among the first ones.
+std::vector<std::string> test_code_problems(const std::vector<Prompt>& prompts,
+                                            const Config& config, const PreflightReport& report) {
+  std::vector<std::string> problems;
+  if (has_unusable_reward(report)) {
+    return problems;
+  }
+  for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+    if (reward.name != "code_tests" || reward.is_python()) {
+      continue;
+    }
+    std::vector<std::string_view> answers;
+    for (const Prompt& prompt : prompts) {
+      if (answers.size() < kParsedTests) {
+        answers.push_back(prompt.answer);
+      }
+    }
+    const auto found = code_tests_syntax(answers, reward_options(config.rollout, ""));
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (!found[i].empty()) {
+        problems.push_back(
+            prompts[i].place + ": \"" + config.data.answer_key +
+            "\" (data.answer_key) is no Python code, for reward code_tests: " + found[i]);
+      }
+    }
+  }
+  return problems;
+}
+
+// What a user may not expect of the prompts of a file.
+void note_prompts(const std::string& key, const PromptSet& set, const Config& config,
+                  PreflightReport& report) {
+  const auto count = static_cast<int64_t>(set.prompts.size());
+  const int64_t chats = std::count_if(set.prompts.begin(), set.prompts.end(),
+                                      [](const Prompt& prompt) { return prompt.is_chat; });
+  if (chats < count && config.data.chat_template != ChatTemplate::kNone) {
+    report.notes.push_back(key + ": " + std::to_string(count - chats) + " of " +
+                           std::to_string(count) +
+                           " prompts are text, which goes to the model without the chat template; "
+                           "data.text_prompts user makes messages of them");
+  }
+  std::unordered_set<std::string> ids;
+  for (const Prompt& prompt : set.prompts) {
+    ids.insert(prompt.id);
+  }
+  if (static_cast<int64_t>(ids.size()) < count) {
+    report.notes.push_back(key + ": " + std::to_string(count - static_cast<int64_t>(ids.size())) +
+                           " prompts have the \"id\" of another; it only names them in logs");
+  }
 }
 
 void check_positions(const std::string& key, int64_t longest, const Config& config,
@@ -85,27 +149,44 @@ std::string first_prompt(const std::string& key, const PromptSet& set) {
          (end < text.size() ? " and " + std::to_string(text.size() - end) + " more bytes" : "");
 }
 
-// Calls each Python function once, with the first prompt and its answer as the completion.
+// The first two prompts with their answers as completions; one prompt twice if there are no more.
+std::vector<RewardInput> trial_inputs(const PromptSet& set, const Config& config) {
+  std::vector<RewardInput> inputs;
+  for (const Prompt* prompt :
+       {&set.prompts.front(), &set.prompts[set.prompts.size() > 1 ? 1 : 0]}) {
+    RewardInput input;
+    input.prompt = prompt->prompt;
+    input.completion = prompt->answer;
+    input.answer = prompt->answer;
+    input.completion_tokens = 1;
+    input.max_completion_tokens = config.rollout.max_completion_tokens;
+    input.columns = prompt->columns;
+    inputs.push_back(input);
+  }
+  return inputs;
+}
+
+// Calls each Python function once, with two completions: one would not show a list of wrong length.
 void try_python_rewards(const PromptSet& set, const Config& config, PreflightReport& report) {
-  const Prompt& prompt = set.prompts.front();
+  if (has_unusable_reward(report)) {
+    return;
+  }
+  const std::vector<RewardInput> inputs = trial_inputs(set, config);
   for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
     if (!reward.is_python()) {
       continue;
     }
-    RewardInput input;
-    input.prompt = prompt.prompt;
-    input.completion = prompt.answer;
-    input.answer = prompt.answer;
-    input.completion_tokens = 1;
-    input.max_completion_tokens = config.rollout.max_completion_tokens;
-    input.columns = prompt.columns;
-    const auto score =
-        PythonReward(reward, reward_options(config.rollout, "")).score(std::span(&input, 1));
-    if (!score.front().failure.empty()) {
-      report.mistakes.push_back(
-          {"rollout.reward",
-           "a trial call with " + prompt.place +
-               " and its answer as the completion failed: " + score.front().failure});
+    RewardOptions options = reward_options(config.rollout, "");
+    options.python_processes = 1;  // both completions in one call
+    for (const auto& score : PythonReward(reward, options).score(inputs)) {
+      if (!score.failure.empty() && !score.is_declined) {
+        report.mistakes.push_back(
+            {"rollout.reward",
+             "a trial call with " + set.prompts.front().place +
+                 " and the record after it, whose answers were the completions, failed: " +
+                 score.failure});
+        break;
+      }
     }
   }
 }
@@ -130,14 +211,17 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
       return;
     }
     PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
-    const auto more = answer_problems(set.prompts, config);
-    set.problems.insert(set.problems.end(), more.begin(), more.end());
+    for (const auto& more :
+         {answer_problems(set.prompts, config), test_code_problems(set.prompts, config, report)}) {
+      set.problems.insert(set.problems.end(), more.begin(), more.end());
+    }
     add_problems(key, path, set.problems, report);
     report.notes.push_back(key + ": " + std::to_string(set.lines) +
                            (set.lines == 1 ? " prompt" : " prompts") + ", at most " +
                            std::to_string(set.longest) + " tokens (" + path + ")");
     if (!set.prompts.empty()) {
       report.notes.push_back(first_prompt(key, set));
+      note_prompts(key, set, config, report);
       try_python_rewards(set, config, report);
     }
     if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
@@ -204,6 +288,19 @@ void check_documents(const std::string& key, const std::string& path, const Conf
 }
 
 }  // namespace
+
+void check_train_lengths(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  const std::string& path = config.data.train;
+  if (!files.model || !files.tokenizer || !data_files_exist(path)) {
+    return;
+  }
+  try {
+    const PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
+    check_positions("data.train", set.longest, config, files, report);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"data.train", error.what()});
+  }
+}
 
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report) {

@@ -20,4 +20,9 @@ void check_sft_files(const Config& config, const ModelFiles& files, PreflightRep
 void check_rollout_file(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 
+// Rejects prompts of data.train that leave no room for a completion in the model's positions, for a
+// trainer whose workers run elsewhere. Does nothing where the files, the model or its tokenizer are
+// not on this machine.
+void check_train_lengths(const Config& config, const ModelFiles& files, PreflightReport& report);
+
 }  // namespace ringside::rl

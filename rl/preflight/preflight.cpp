@@ -1,9 +1,11 @@
 #include "rl/preflight/preflight.h"
 
 #include "rl/preflight/data_files.h"
+#include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_memory.h"
 #include "rl/preflight/run_settings.h"
+#include "rl/preflight/server_reachable.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/setup/layout_advice.h"
 #include "rl/setup/memory_of_rank.h"
@@ -59,6 +61,8 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
   check_device(config, report);
   check_device_speeds(config, report);
+  check_ports(config, scope, report);
+  note_threads(config, scope, report);
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_files(config, files, report);
@@ -74,11 +78,15 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
     check_rewards(config, files, report);
     check_prompt_files(config, live, files, report);
   }
+  if (!live.workers_here && !scope.brings_rollouts) {
+    check_train_lengths(config, files, report);
+  }
   if (!scope.brings_rollouts) {
     check_bridge(config, live, report);
   }
   if (live.workers_here) {
     check_server(config, report);
+    note_server(config, report);
   } else if (!scope.brings_rollouts && uses_own_workers(config)) {
     report.notes.push_back(
         "rollout.reward is worker and data.train is not set: `ringside train` waits for workers of "

@@ -39,7 +39,8 @@ bool uses_own_workers(const Config& config);
 
 // Reads the headers of the weights (no values) and whole data files, and tokenizes every prompt
 // once. Starts one program in the sandbox if the reward code_tests is used, calls each Python
-// reward once, and renders chat templates of the model by Python. Opens no socket. Collects all
+// reward once, and renders chat templates of the model by Python. Asks an inference server whether
+// it answers, and binds ports for a moment. Collects all
 // mistakes; at most ten lines of one file are listed. Writes nothing. Never throws for invalid user
 // input.
 PreflightReport preflight(const Config& config, const PreflightScope& scope);

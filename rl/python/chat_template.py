@@ -14,11 +14,15 @@ def describe(error):
                 line = trace.tb_lineno
             trace = trace.tb_next
     text = str(error) or type(error).__name__
-    known = type(error).__name__ in ("TemplateError", "MissingJinja")
+    known = type(error).__name__ in ("TemplateError", "MissingJinja", "UnknownOption")
     return ("" if line is None else f"line {line} of the template: ") + (text if known else f"{type(error).__name__}: {text}")
 
 
 class MissingJinja(Exception):
+    pass
+
+
+class UnknownOption(Exception):
     pass
 
 
@@ -74,6 +78,20 @@ def setup(value):
     variables.update(value["variables"])
     for name, text in value["templates"].items():
         templates[name] = environment.from_string(text)
+    refuse_unread(environment, value)
+
+
+def refuse_unread(environment, value):
+    """An option that no template reads is a misspelt one."""
+    from jinja2 import meta
+
+    read = set().union(*(meta.find_undeclared_variables(environment.parse(text)) for text in value["templates"].values()))
+    unread = [name for name in value["options"] if name not in read]
+    if unread:
+        free = sorted(read - set(environment.globals) - {"messages", "tools", "documents", "add_generation_prompt"}
+                      - (set(value["variables"]) - set(value["options"])))
+        raise UnknownOption(f"data.template_options names {', '.join(unread)}, which the template does not read; it reads "
+                            + (", ".join(free) or "no option"))
 
 
 def text_of(messages, tools, prompt):

@@ -42,6 +42,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void line(const std::string& text) {
     const std::lock_guard lock(mutex_);
+    append(lines_, text + "\n");
     write_above_status(text + "\n");
   }
 
@@ -55,20 +56,26 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   void copy_warnings_to(const std::string& path) {
     const std::lock_guard lock(mutex_);
-    warnings_.close();
-    warnings_.clear();
-    if (!path.empty()) {
-      warnings_.open(path, std::ios::app);
-    }
+    reopen(warnings_, path);
+  }
+
+  void copy_lines_to(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    reopen(lines_, path);
   }
 
   void copy_error(const std::string& text) {
     const std::lock_guard lock(mutex_);
-    if (warnings_.is_open()) {
-      spdlog::memory_buf_t formatted;
-      formatter_->format({"ringside", spdlog::level::err, text}, formatted);
-      warnings_ << std::string_view(formatted.data(), formatted.size()) << std::flush;
-    }
+    spdlog::memory_buf_t formatted;
+    formatter_->format({"ringside", spdlog::level::err, text}, formatted);
+    const std::string line(formatted.data(), formatted.size());
+    append(warnings_, line);
+    append(lines_, line);
+  }
+
+  void copy_line(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    append(lines_, text + "\n");
   }
 
  private:
@@ -76,12 +83,27 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t formatted;
     formatter_->format(message, formatted);
     const std::string text(formatted.data(), formatted.size());
-    if (message.level >= spdlog::level::warn && warnings_.is_open()) {
-      warnings_ << text << std::flush;
+    if (message.level >= spdlog::level::warn) {
+      append(warnings_, text);
     }
+    append(lines_, text);
     write_above_status(text);
   }
   void flush_() override { std::fflush(stderr); }
+
+  static void reopen(std::ofstream& file, const std::string& path) {
+    file.close();
+    file.clear();
+    if (!path.empty()) {
+      file.open(path, std::ios::app);
+    }
+  }
+  static void append(std::ofstream& file, const std::string& text) {
+    if (file.is_open()) {
+      file << text << std::flush;
+      file.clear();  // a full disk must not end the copy for ever
+    }
+  }
 
   // On a terminal the cursor may stand at the status of another process of the run; that process
   // redraws it.
@@ -97,6 +119,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   std::string status_;
   std::ofstream warnings_;
+  std::ofstream lines_;
 };
 
 const std::shared_ptr<StderrSink>& sink() {
@@ -136,6 +159,8 @@ void error(const std::string& text) { write(spdlog::level::err, text); }
 void line(const std::string& text) { sink()->line(text); }
 void set_status(const std::string& text) { sink()->set_status(text); }
 void copy_warnings_to(const std::string& path) { sink()->copy_warnings_to(path); }
+void copy_lines_to(const std::string& path) { sink()->copy_lines_to(path); }
+void copy_line(const std::string& text) { sink()->copy_line(text); }
 void copy_error(const std::string& text) { sink()->copy_error(text); }
 
 }  // namespace ringside::rl::log

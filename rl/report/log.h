@@ -42,8 +42,17 @@ void set_status(const std::string& text);
 // Thread safety: safe to call concurrently.
 void copy_warnings_to(const std::string& path);
 
-// Writes an error to that file alone, for one that is printed in another way.
+// Also appends every line to the file, from now on; "" ends that. A file that cannot be opened is
+// ignored.
+// Thread safety: safe to call concurrently.
+void copy_lines_to(const std::string& path);
+
+// Writes an error to these files alone, for one that is printed in another way.
 // Thread safety: safe to call concurrently.
 void copy_error(const std::string& text);
+
+// Writes a line to the file of copy_lines_to() alone, for one that is printed in another way.
+// Thread safety: safe to call concurrently.
+void copy_line(const std::string& text);
 
 }  // namespace ringside::rl::log

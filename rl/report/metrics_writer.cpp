@@ -1,6 +1,7 @@
 #include "rl/report/metrics_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -130,7 +131,14 @@ void MetricsWriter::write(std::int64_t step, const Metrics& metrics,
     add_metrics(object, update, step);
     line["updates"].push_back(std::move(object));
   }
-  write_all(fd_, line.dump() + "\n", path_);
+  struct stat status;
+  if (fstat(fd_, &status) == 0 && status.st_nlink == 0) {
+    throw std::runtime_error(path_.string() +
+                             ": was removed while the run writes it, so its metrics would be lost; "
+                             "expected the run directory to stay until the run ends");
+  }
+  // A name that is not UTF-8 gets replacement characters: the metrics end no run.
+  write_all(fd_, line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n", path_);
 }
 
 }  // namespace ringside::rl

@@ -11,7 +11,7 @@ bool all_zero(std::span<const double> values) {
   return std::all_of(values.begin(), values.end(), [](double value) { return value == 0.0; });
 }
 
-bool is_said(int64_t steps) {
+bool is_due(int64_t steps) {
   while (steps > RewardAlarms::kSteps && steps % 2 == 0) {
     steps /= 2;
   }
@@ -35,7 +35,7 @@ std::vector<std::string> RewardAlarms::add(Metrics& metrics, const SampleRewards
   equal_steps_ = taught_nothing && !zero ? equal_steps_ + 1 : 0;
   metrics.emplace_back("alarm/zero_reward", zero_steps_ >= kSteps ? 1.0 : 0.0);
   metrics.emplace_back("alarm/equal_rewards", equal_steps_ >= kSteps ? 1.0 : 0.0);
-  if (is_said(zero_steps_)) {
+  if (is_due(zero_steps_)) {
     sentences.push_back("all rewards are 0 for " + std::to_string(zero_steps_) +
                         " steps: nothing is learnt. Look at completions (log.rollouts=true) and at "
                         "how they are judged: "
@@ -43,7 +43,7 @@ std::vector<std::string> RewardAlarms::add(Metrics& metrics, const SampleRewards
                         "data.chat_template; and whether "
                         "rollout.max_completion_tokens cuts them (completions/clipped_ratio)");
   }
-  if (is_said(equal_steps_)) {
+  if (is_due(equal_steps_)) {
     sentences.push_back(
         "every group's rewards are equal for " + std::to_string(equal_steps_) +
         " steps: no gradient. The prompts are too easy or too hard: raise rollout.group_size or "

@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kCloseDeadline{5000};
 constexpr milliseconds kAlone{3000};       // time without a worker before it is logged
+constexpr milliseconds kAgain{30'000};     // what lasts is logged again
 constexpr std::size_t kMaxMessages = 256;  // between two drains; further messages are dropped
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRules& rules) {
@@ -26,7 +27,12 @@ bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRule
 
 RolloutIntake::RolloutIntake(bridge::TrainerOptions options, const StepRules& rules,
                              int64_t last_step)
-    : rules_(rules), last_step_(last_step), endpoint_(with_rules(std::move(options), rules)) {
+    : rules_(rules),
+      journal_(options.journal_directory),
+      last_step_(last_step),
+      alone_(kAlone, kAgain),
+      no_room_(kAgain),
+      endpoint_(with_rules(std::move(options), rules)) {
   if (last_step > kRoundStride / rules.prompts_per_step) {
     throw std::invalid_argument(std::to_string(last_step) + " steps of " +
                                 std::to_string(rules.prompts_per_step) + " prompts, limit " +
@@ -59,23 +65,25 @@ void RolloutIntake::log_where_refill_gave_up(int64_t step) {
   if (slots == 0) {
     return;
   }
-  say("refill gave up on " + std::to_string(slots) + " of " +
-      std::to_string(rules_.prompts_per_step) + " prompts of step " + std::to_string(step) +
-      ": the rewards of all " + std::to_string(rules_.refill_rounds) +
-      " prompts tried are equal within their groups, and the last one teaches nothing; raise "
-      "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
+  log_event("refill gave up on " + std::to_string(slots) + " of " +
+            std::to_string(rules_.prompts_per_step) + " prompts of step " + std::to_string(step) +
+            ": the rewards of all " + std::to_string(rules_.refill_rounds) +
+            " prompts tried are equal within their groups, and the last one teaches nothing; raise "
+            "algorithm.dynamic_sampling_rounds, or look at rollout.reward and the data");
 }
 
-void RolloutIntake::say(std::string message) {
+void RolloutIntake::log_event(std::string message) {
   const std::lock_guard lock(messages_mutex_);
   if (messages_.size() < kMaxMessages) {
     messages_.push_back({std::move(message)});
   }
 }
 
-std::vector<IntakeMessage> RolloutIntake::drain_messages() {
+std::vector<IntakeMessage> RolloutIntake::drain_messages(
+    std::chrono::steady_clock::time_point now) {
   const auto events = endpoint_.drain_events();
   const bool nobody = endpoint_.workers().empty();
+  const uint64_t refused = endpoint_.counters().journal_refused;
   const std::lock_guard lock(messages_mutex_);
   std::vector<IntakeMessage> messages = std::exchange(messages_, {});
   for (const bridge::BridgeEvent& event : events) {
@@ -83,18 +91,24 @@ std::vector<IntakeMessage> RolloutIntake::drain_messages() {
       messages.push_back({event.text, event.kind == bridge::EventKind::kTrouble});
     }
   }
-  const auto now = std::chrono::steady_clock::now();
-  if (finished_ || !nobody) {
-    alone_since_.reset();
-    alone_logged_ = false;
-  } else if (!alone_since_) {
-    alone_since_ = now;
-  } else if (!alone_logged_ && now - *alone_since_ >= kAlone) {
+  add_waits(nobody && !finished_, refused, now, messages);
+  return messages;
+}
+
+void RolloutIntake::add_waits(bool nobody, uint64_t refused,
+                              std::chrono::steady_clock::time_point now,
+                              std::vector<IntakeMessage>& messages) {
+  if (!nobody) {
+    alone_.reset();
+  } else if (alone_.is_due(now)) {
     messages.push_back(
         {"no rollout worker is connected; waiting at " + endpoint_.rollout_address()});
-    alone_logged_ = true;
   }
-  return messages;
+  if (no_room_.is_due(refused, now)) {
+    messages.push_back({"rollouts still wait for room in " + journal_.string() +
+                            "; expected free space on its disk (`df`). Workers send them again",
+                        /*is_trouble=*/true});
+  }
 }
 
 void RolloutIntake::finish() {

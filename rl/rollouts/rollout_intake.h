@@ -7,12 +7,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "rl/report/wait_notice.h"
+#include "rl/rollouts/journal_room_notice.h"
 #include "rl/rollouts/source_counters.h"
 #include "rl/rollouts/step_policy.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
@@ -57,9 +60,11 @@ class RolloutIntake {
   void end_evaluation() { endpoint_.end_evaluation(); }
   bridge::EvaluationProgress evaluation() const { return endpoint_.evaluation(); }
 
-  // Events since the last call, one sentence each.
+  // Events since the last call, one sentence each. Call it every second or more often: states that
+  // last (no worker, a journal without room) are repeated every 30 s, by the time `now`.
   // Thread safety: may run concurrently with any other method.
-  std::vector<IntakeMessage> drain_messages();
+  std::vector<IntakeMessage> drain_messages(
+      std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
   // Call when the checkpoint of `step` is on disk: rollouts of the steps up to it, in every round,
   // are removed from the journal.
@@ -74,15 +79,19 @@ class RolloutIntake {
 
  private:
   void log_where_refill_gave_up(int64_t step);
-  void say(std::string message);
+  void log_event(std::string message);
+  // What lasts: no worker, or a journal without room. Under messages_mutex_.
+  void add_waits(bool nobody, uint64_t refused, std::chrono::steady_clock::time_point now,
+                 std::vector<IntakeMessage>& messages);
 
   StepRules rules_;
+  std::filesystem::path journal_;
   int64_t last_step_;
   int64_t gave_up_ = 0;        // groups that refill gave up on, as logged
   std::mutex messages_mutex_;  // guards the four below
   std::vector<IntakeMessage> messages_;
-  std::optional<std::chrono::steady_clock::time_point> alone_since_;
-  bool alone_logged_ = false;
+  WaitNotice alone_;           // no worker is connected
+  JournalRoomNotice no_room_;  // the journal refuses rollouts
   bool finished_ = false;
   bridge::TrainerEndpoint endpoint_;
 };

@@ -139,6 +139,11 @@ Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
   return line;
 }
 
+// One line of the file. Text that is not UTF-8 gets replacement characters: a log ends no run.
+std::string written(const Json& line) {
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // Length of the file up to and including its last line end.
 uint64_t end_of_last_line(const bridge::PosixFile& file) {
   std::array<char, 65536> block;
@@ -194,7 +199,7 @@ void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts,
   std::string text;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const auto own = advantage.subspan(begin[r], begin[r + 1] - begin[r]);
-    text += line_of(rollouts[r], own, step, logged_in_term_, tokenizer_).dump() + "\n";
+    text += written(line_of(rollouts[r], own, step, logged_in_term_, tokenizer_)) + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }
@@ -208,7 +213,7 @@ SampleLog::SampleLog(const std::filesystem::path& path, int64_t logged_in_term,
 void SampleLog::write(int64_t step, std::span<const LoggedSample> samples) {
   std::string text;
   for (const LoggedSample& sample : samples) {
-    text += line_of(sample, step, logged_in_term_, tokenizer_).dump() + "\n";
+    text += written(line_of(sample, step, logged_in_term_, tokenizer_)) + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }

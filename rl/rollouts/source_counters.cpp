@@ -15,6 +15,7 @@ void append_bridge_metrics(Metrics& metrics, const bridge::BridgeCounters& count
       {"bridge/duplicates", counters.duplicate},
       {"bridge/requeued", counters.requeued},
       {"bridge/reassigned", counters.reassigned},
+      {"bridge/taken_over", counters.taken_over},
       {"bridge/busy", counters.busy},
       {"bridge/workers", counters.ready_workers},
       {"bridge/lost_workers", counters.lost_workers},

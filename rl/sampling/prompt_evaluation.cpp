@@ -53,9 +53,6 @@ PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::De
       }
     }
   }
-  if (evaluation.unscored == all) {
-    throw std::runtime_error("evaluation: no completion could be scored: " + evaluation.failure);
-  }
   return evaluation;
 }
 

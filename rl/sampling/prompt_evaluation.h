@@ -24,8 +24,7 @@ using OnCompletion =
 // Samples config.eval.samples completions of each prompt at config.eval.temperature. The random
 // numbers of a completion are a function of (seed, prompt index, sample).
 // Blocks: until all are sampled and scored.
-// Throws: as PromptSampler::sample; std::invalid_argument without a prompt; std::runtime_error when
-// no completion could be scored.
+// Throws: as PromptSampler::sample; std::invalid_argument without a prompt.
 PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::Decoder& decoder,
                                   const std::vector<Prompt>& prompts, const Config& config,
                                   const OnCompletion& on_completion = {});

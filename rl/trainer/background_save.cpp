@@ -4,11 +4,13 @@
 
 #include <charconv>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "engine/io/atomic_directory.h"
 #include "engine/io/disk_file.h"
+#include "rl/report/log.h"
 #include "rl/trainer/rank_work.h"
 
 namespace ringside::rl {
@@ -82,13 +84,27 @@ void BackgroundSave::start(Request request, int64_t tag) {
   figures_.copying += seconds_since(begin);
   ++figures_.saves;
   phase_ = Phase::kWriting;
-  thread_.submit([this] {
+  submit([this] {
     const int64_t step = request_.manifest.state.step;
     if (before_writing_) {
       before_writing_(step);
     }
     fs::create_directories(temporary_);
     part_ = write_part(temporary_, {step, world_->rank(), world_->size()}, copy_.slices());
+  });
+}
+
+// A rank that waits for rollouts may not look at a failed save for long, so it is logged at once.
+void BackgroundSave::submit(std::function<void()> write) {
+  thread_.submit([dir = request_.dir, write = std::move(write)] {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      log::error("checkpoint " + dir.string() + " was not saved: " + error.what() +
+                 "; the run ends with this error after the step. Expected free space on the disk; "
+                 "then run the same command to resume from the checkpoint before");
+      throw;
+    }
   });
 }
 
@@ -111,7 +127,7 @@ void BackgroundSave::start_commit() {
   if (world_->rank() != 0) {
     return;
   }
-  thread_.submit([this] {
+  submit([this] {
     if (request_.add_files) {
       request_.add_files(temporary_);
     }

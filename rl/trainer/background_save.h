@@ -81,6 +81,7 @@ class BackgroundSave {
  private:
   enum class Phase { kIdle, kWriting, kCommitting };
 
+  void submit(std::function<void()> write);
   void exchange_parts();
   void start_commit();
   void wait_for_thread();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/io/disk_file.h"
+#include "rl/checkpoint/checkpoint_reader.h"
 
 namespace ringside::rl {
 namespace {
@@ -22,6 +23,11 @@ constexpr const char* kFinalState = "ringside.json";
 bool is_temporary(const fs::path& path) {
   const std::string name = path.filename().string();
   return name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos;
+}
+
+// A damaged checkpoint that set_aside() renamed.
+bool is_set_aside(const fs::path& path) {
+  return path.filename().string().find(".damaged") != std::string::npos;
 }
 
 std::vector<fs::path> entries_of(const fs::path& dir) {
@@ -38,8 +44,13 @@ std::vector<fs::path> entries_of(const fs::path& dir) {
 std::map<int64_t, fs::path> complete_checkpoints(const fs::path& run_dir) {
   std::map<int64_t, fs::path> found;
   for (const fs::path& path : entries_of(run_dir / "checkpoints")) {
-    if (!is_temporary(path) && is_checkpoint(path)) {
-      found[checkpoint_step(path)] = path;
+    if (!is_temporary(path) && !is_set_aside(path) && is_checkpoint(path)) {
+      try {
+        found[checkpoint_step(path)] = path;
+      } catch (const std::runtime_error& error) {
+        throw std::runtime_error(error.what() + std::string("; restore the file, or remove ") +
+                                 path.string() + " to resume from an older checkpoint");
+      }
     }
   }
   return found;
@@ -82,6 +93,32 @@ std::optional<fs::path> latest_checkpoint(const fs::path& run_dir) {
     return std::nullopt;
   }
   return found.rbegin()->second;
+}
+
+std::string damage_of(const fs::path& dir, int64_t reader, int64_t readers) {
+  try {
+    CheckpointReader(dir).verify(reader, readers);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+SetAside set_aside(const fs::path& dir, const std::string& damage) {
+  const fs::path run_dir = dir.parent_path().parent_path();
+  auto others = complete_checkpoints(run_dir);
+  std::erase_if(others, [&](const auto& other) { return other.second == dir; });
+  if (others.empty()) {
+    throw std::runtime_error("the only checkpoint is damaged: " + damage +
+                             "; restore the file, or remove " + dir.string() +
+                             " to start again from step 1");
+  }
+  fs::path moved = dir.string() + ".damaged";
+  for (int number = 2; fs::exists(moved); ++number) {
+    moved = dir.string() + ".damaged-" + std::to_string(number);
+  }
+  fs::rename(dir, moved);
+  return {moved, others.rbegin()->second};
 }
 
 int64_t checkpoint_step(const fs::path& dir) { return read_manifest(dir).state.step; }

@@ -16,9 +16,24 @@ namespace ringside::rl {
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, int64_t step);
 
 // The complete checkpoint with the most steps under RUN_DIR/checkpoints; nullopt when there is
-// none.
+// none. Those that set_aside() renamed do not count.
 // Throws: std::runtime_error naming the manifest of any of them that is not of its form.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& run_dir);
+
+// What is wrong with a checkpoint: a part that is missing, truncated or of another hash. "" if it
+// is whole, as far as this reader's share of the hashes says (CheckpointReader::verify). Blocks:
+// until the share is read from the disk.
+std::string damage_of(const std::filesystem::path& dir, int64_t reader, int64_t readers);
+
+struct SetAside {
+  std::filesystem::path moved_to;  // the new name of the damaged checkpoint
+  std::filesystem::path next;      // the newest checkpoint that is left
+};
+// Renames a damaged checkpoint DIR to DIR.damaged, or DIR.damaged-2 and so on. Call under the
+// directory's lock.
+// Throws: std::runtime_error that names `damage` and what to do, when no other checkpoint is left:
+// then nothing is renamed. std::system_error when it cannot be renamed.
+SetAside set_aside(const std::filesystem::path& dir, const std::string& damage);
 
 // Finished steps of a complete checkpoint.
 // Throws: std::runtime_error when `dir` is no complete checkpoint.

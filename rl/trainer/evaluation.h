@@ -27,13 +27,11 @@ class Evaluation {
   // eval_metrics() of each of eval_sets(): eval.samples completions per prompt at eval.temperature.
   // Only the first eval.max_prompts prompts of a set are used (0 = all). The metrics are on rank 0;
   // the other ranks wait and return none. Completions whose reward is unavailable are left out,
-  // with a warning. With eval.by workers the weights must have been published; without an answer
-  // for eval.timeout_s there are no metrics, with a warning.
-  // Collective over: the world.
-  // Blocks: until all completions are sampled and scored, which may take longer than
-  // parallel.collective_timeout_s.
-  // Throws: on rank 0 std::runtime_error when its own generator samples and no completion of a set
-  // could be scored, or when the source has failed; on the others RankFailed.
+  // with a warning; a set of which none has a score has no metrics. With eval.by workers the
+  // weights must have been published; without an answer for eval.timeout_s there are no metrics,
+  // with a warning. Collective over: the world. Blocks: until all completions are sampled and
+  // scored, which may take longer than parallel.collective_timeout_s. Throws: on rank 0
+  // std::runtime_error when the source has failed; on the others RankFailed.
   Metrics metrics() const;
 
  private:

@@ -21,6 +21,7 @@ struct StepUpdates {
   std::vector<CriticUpdate> critic;  // empty without a critic
   // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
   CorrectionResult correction;
+  double kl_coef = 0.0;  // with which the step's KL terms were multiplied
 };
 
 class Learner {
@@ -31,6 +32,11 @@ class Learner {
   // Throws: std::runtime_error when one cannot be loaded.
   explicit Learner(TrainingRun& run);
 
+  // Weights of the reference and of the critic, where there is one, which the ranks must agree on.
+  // Not collective.
+  // Blocks: as weights_fact().
+  RankFacts loaded_facts() const;
+
   // This rank's micro-batches of every mini-batch.
   // Throws: as TrainingRun::collate and routes_of_rows().
   std::vector<LocalBatch> collate(StepBatch& batch) const;
@@ -39,9 +45,8 @@ class Learner {
   // the policy replays, if it records them.
   void score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
-  // Fills the columns advantage, returns and correction. Not collective: every rank computes the
-  // same.
-  // Throws: as step_advantages() and correction_weights().
+  // Fills the columns advantage, returns, correction and chosen. Not collective: every rank
+  // computes the same. Throws: as step_advantages() and correction_weights().
   StepAdvantages compute_advantages(StepBatch& batch);
 
   // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
@@ -54,6 +59,7 @@ class Learner {
 
  private:
   LossFunction policy_loss(const MiniBatch& mini_batch) const;
+  void choose_tokens(StepBatch& batch) const;
   void observe_entropy(const UpdateResult& update);
 
   TrainingRun& run_;

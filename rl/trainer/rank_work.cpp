@@ -15,11 +15,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLongestRound{5000};
 
-// Repeated collectives of the ranks until all have finished. Thread: meet() on one thread, done()
+// Repeated collectives of the ranks until all have finished. Thread: wait() on one thread, done()
 // on another. Blocks on: the work, at most `round`, then the collective.
-class Meetings {
+class Rendezvous {
  public:
-  Meetings(sp::Communicator& world, milliseconds round) : world_(world), round_(round) {}
+  Rendezvous(sp::Communicator& world, milliseconds round) : world_(world), round_(round) {}
 
   void done(bool failed) {
     const std::lock_guard lock(mutex_);
@@ -29,7 +29,7 @@ class Meetings {
   }
 
   // Returns the lowest rank that failed, or -1.
-  int64_t meet() {
+  int64_t wait() {
     for (;;) {
       at::Tensor state = own_state();
       world_.all_reduce_max(state, "rank work");
@@ -72,35 +72,35 @@ void run_rank_work(sp::Communicator& world, milliseconds round, const std::funct
     }
     return;
   }
-  Meetings meetings(world, round);
+  Rendezvous rendezvous(world, round);
   int64_t failed_rank = -1;
   std::exception_ptr of_work;
-  std::exception_ptr of_meeting;
-  const auto meet = [&] {
+  std::exception_ptr of_rendezvous;
+  const auto wait_for_all = [&] {
     try {
-      failed_rank = meetings.meet();
+      failed_rank = rendezvous.wait();
     } catch (...) {
-      of_meeting = std::current_exception();
+      of_rendezvous = std::current_exception();
     }
   };
   if (work) {
-    std::thread thread(meet);
+    std::thread thread(wait_for_all);
     try {
       work();
     } catch (...) {
       of_work = std::current_exception();
     }
-    meetings.done(of_work != nullptr);
+    rendezvous.done(of_work != nullptr);
     thread.join();
   } else {
-    meetings.done(false);
-    meet();
+    rendezvous.done(false);
+    wait_for_all();
   }
-  if (of_work && (of_meeting || failed_rank == world.rank())) {
+  if (of_work && (of_rendezvous || failed_rank == world.rank())) {
     std::rethrow_exception(of_work);
   }
-  if (of_meeting) {
-    std::rethrow_exception(of_meeting);
+  if (of_rendezvous) {
+    std::rethrow_exception(of_rendezvous);
   }
   if (failed_rank >= 0) {
     throw RankFailed(failed_rank);

@@ -12,9 +12,6 @@
 namespace ringside::rl {
 namespace {
 
-// Places of the word at a step's end.
-enum : std::size_t { kDue, kWorking, kFailed, kTag, kWordSize };
-
 std::vector<std::pair<std::string, int64_t>> layout_of(const sp::MeshShape& shape) {
   return {{"data_parallel_replicate_size", shape.dp_replicate},
           {"data_parallel_shard_size", shape.dp_shard},
@@ -28,6 +25,13 @@ int64_t new_tag() {
 }
 
 }  // namespace
+
+StepEndVote StepEndVote::max_over(sp::Communicator& world) const {
+  at::Tensor votes = at::tensor({save, status.working, status.failed, tag, signal}, at::kLong);
+  world.all_reduce_max(votes, "step end");
+  const int64_t* most = votes.const_data_ptr<int64_t>();
+  return {most[0], {most[1], most[2]}, most[3], most[4]};
+}
 
 RunCheckpoints::RunCheckpoints(Options options, const sp::Mesh& mesh,
                                std::shared_ptr<sp::Communicator> world)
@@ -46,7 +50,6 @@ std::optional<TrainingState> RunCheckpoints::resume() {
     return std::nullopt;
   }
   const CheckpointReader reader(*resumed_);
-  reader.verify(mesh_.rank(), mesh_.shape().world_size());
   newest_ = *resumed_;
   newest_step_ = reader.manifest().state.step;
   return reader.manifest().state;
@@ -82,28 +85,26 @@ bool RunCheckpoints::is_due(int64_t step, const std::optional<EvaluationResult>&
   return config.every_minutes > 0 && since.count() >= config.every_minutes && save_.is_idle();
 }
 
-RunCheckpoints::Word RunCheckpoints::word(int64_t step,
-                                          const std::optional<EvaluationResult>& evaluation) {
-  Word word(kWordSize);
-  const auto status = save_.status();
-  word[kDue] = is_due(step, evaluation) ? 1 : 0;
-  word[kWorking] = status.working;
-  word[kFailed] = status.failed;
-  word[kTag] = mesh_.rank() == 0 ? new_tag() : 0;
-  return word;
+StepEndVote RunCheckpoints::vote(int64_t step, const std::optional<EvaluationResult>& evaluation) {
+  StepEndVote vote;
+  vote.status = save_.status();
+  vote.save = is_due(step, evaluation) ? 1 : 0;
+  vote.tag = mesh_.rank() == 0 ? new_tag() : 0;
+  return vote;
 }
 
-std::optional<int64_t> RunCheckpoints::step_end(const Word& of_all, const TrainingState& state,
+std::optional<int64_t> RunCheckpoints::step_end(const StepEndVote& of_all,
+                                                const TrainingState& state,
                                                 const std::optional<EvaluationResult>& evaluation) {
-  bool completed = save_.advance({of_all[kWorking], of_all[kFailed]});
-  if (of_all[kDue] != 0) {
+  bool completed = save_.advance(of_all.status);
+  if (of_all.save != 0) {
     completed = save_.finish() || completed;
   }
   if (completed) {
     set_newest();
   }
-  if (of_all[kDue] != 0) {
-    start(state, evaluation, of_all[kTag]);
+  if (of_all.save != 0) {
+    start(state, evaluation, of_all.tag);
   }
   return completed ? std::make_optional(newest_step_) : std::nullopt;
 }

@@ -23,6 +23,18 @@
 
 namespace ringside::rl {
 
+// A rank's vote at the end of a step. Clocks, disks and signals differ between ranks, but all ranks
+// must act alike: they act on the maximum of each field over the ranks.
+struct StepEndVote {
+  int64_t save = 0;               // 1: a checkpoint is due
+  BackgroundSave::Status status;  // of the save in progress
+  int64_t tag = 0;                // rank 0's, for the next save
+  int64_t signal = 0;             // that asked this rank's process to stop, or 0
+
+  // Collective over: the world.
+  StepEndVote max_over(sp::Communicator& world) const;
+};
+
 class RunCheckpoints {
  public:
   struct Options {
@@ -39,8 +51,8 @@ class RunCheckpoints {
   // Reads nothing yet. world: of all ranks.
   RunCheckpoints(Options options, const sp::Mesh& mesh, std::shared_ptr<sp::Communicator> world);
 
-  // Finds the newest checkpoint and checks this rank's share of its hashes; nullopt when there is
-  // none. Not collective.
+  // Finds the newest checkpoint, whose hashes the caller has checked (damage_of()); nullopt when
+  // there is none. Not collective.
   // Throws: as CheckpointReader.
   std::optional<TrainingState> resume();
   // Makes the model part of the checkpoints, as `name`, and loads it from the one that was resumed.
@@ -48,15 +60,14 @@ class RunCheckpoints {
   // Throws: as CheckpointReader::fill.
   void add_model(const std::string& name, engine::ModelRunner& model);
 
-  // What this rank brings to the exchange at a step's end, and what follows from the maxima.
-  using Word = std::vector<int64_t>;
-  // step: finished. Not collective: the caller takes the maxima over the ranks.
-  Word word(int64_t step, const std::optional<EvaluationResult>& evaluation);
-  // Saves if that is due. Returns the step of a checkpoint that has become complete.
+  // This rank's vote at the end of `step`, without the signal. Not collective.
+  StepEndVote vote(int64_t step, const std::optional<EvaluationResult>& evaluation);
+  // Acts on the maximum of the votes: saves if that is due. Returns the step of a checkpoint that
+  // has become complete.
   // Collective over: the world.
   // Blocks: until this rank's state is in host memory, and until an earlier save is complete.
   // Throws: as BackgroundSave.
-  std::optional<int64_t> step_end(const Word& of_all, const TrainingState& state,
+  std::optional<int64_t> step_end(const StepEndVote& of_all, const TrainingState& state,
                                   const std::optional<EvaluationResult>& evaluation);
   // Waits for the save in progress. If the newest checkpoint is older than the state, saves that
   // too; `evaluation` is that of the state's step.

@@ -11,10 +11,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
@@ -92,9 +94,44 @@ std::vector<ChangedKey> changed_keys(const fs::path& path, Config config) {
   return changed;
 }
 
+// The keys whose files have changed, and whose path has not.
+std::vector<ChangedKey> changed_sources(const fs::path& path, const SourceFingerprints& sources,
+                                        const std::vector<ChangedKey>& keys) {
+  std::vector<ChangedKey> changed;
+  if (!fs::exists(path)) {
+    return changed;
+  }
+  const auto before = nlohmann::json::parse(text_of(path), nullptr, /*allow_exceptions=*/false);
+  if (!before.is_object()) {
+    throw std::runtime_error(path.string() + ": expected a JSON object; remove the file if the " +
+                             "data and the models of the run are as they were");
+  }
+  for (const auto& [key, hash] : sources) {
+    const bool moved = std::any_of(keys.begin(), keys.end(),
+                                   [&](const ChangedKey& other) { return other.key == key; });
+    if (!moved && before.contains(key) && before[key] != hash) {
+      changed.push_back({key, key + ": the contents of its files have changed"});
+    }
+  }
+  return changed;
+}
+
+// Writes RUN_DIR/name by rename, so that a crash leaves the old file or the new one.
+void replace_file(const fs::path& run_dir, const std::string& name, const std::string& text) {
+  const fs::path fresh = run_dir / (name + ".new");
+  {
+    bridge::PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
+    file.append(std::as_bytes(std::span(text)));
+    file.sync();
+  }
+  fs::permissions(fresh, fs::perms::group_read | fs::perms::others_read, fs::perm_options::add);
+  fs::rename(fresh, run_dir / name);
+}
+
 StartPlan refuse(const fs::path& run_dir, const std::vector<std::string>& sentences) {
   StartPlan plan{StartKind::kRefused, {}, false};
-  plan.lines.push_back(run_dir.string() + " holds a run with another configuration (config.yaml):");
+  plan.lines.push_back(run_dir.string() +
+                       " holds a run with another configuration (config.yaml, sources.json):");
   for (const std::string& sentence : sentences) {
     plan.lines.push_back("  " + sentence);
   }
@@ -143,22 +180,28 @@ RunDirectoryLock::RunDirectoryLock(const fs::path& run_dir) {
 RunDirectoryLock::~RunDirectoryLock() { close(fd_); }
 
 StartPlan plan_start(const fs::path& run_dir, const Config& config, int64_t steps,
-                     bool accept_changes) {
+                     bool accept_changes, const SourceFingerprints& sources) {
   StartPlan plan;
   const auto checkpoint = latest_checkpoint(run_dir);
+  const bool trained = checkpoint || last_metrics_step(run_dir / "metrics.jsonl") > 0;
+  std::vector<std::string> refused;
   if (const fs::path kept = run_dir / "config.yaml"; fs::exists(kept)) {
-    std::vector<std::string> refused;
-    for (const ChangedKey& change : changed_keys(kept, config)) {
+    std::vector<ChangedKey> changes = changed_keys(kept, config);
+    const auto contents = changed_sources(run_dir / "sources.json", sources, changes);
+    changes.insert(changes.end(), contents.begin(), contents.end());
+    for (const ChangedKey& change : changes) {
       plan.lines.push_back(change.sentence);
       if (!is_free_to_change(change.key)) {
         refused.push_back(change.sentence);
       }
     }
-    const bool trained = checkpoint || last_metrics_step(run_dir / "metrics.jsonl") > 0;
-    if (!refused.empty() && trained && !accept_changes) {
-      return refuse(run_dir, refused);
-    }
     plan.drop_journal = !refused.empty();
+  } else if (checkpoint) {
+    refused.emplace_back("config.yaml is missing, so changed keys cannot be found");
+    plan.lines = refused;
+  }
+  if (!refused.empty() && trained && !accept_changes) {
+    return refuse(run_dir, refused);
   }
   const auto finished = final_step(run_dir);
   if (finished >= steps && (!checkpoint || checkpoint_step(*checkpoint) <= *finished)) {
@@ -179,19 +222,13 @@ StartPlan plan_start(const fs::path& run_dir, const Config& config, int64_t step
   return plan;
 }
 
-void begin_start(const fs::path& run_dir, const Config& config, const StartPlan& plan) {
+void begin_start(const fs::path& run_dir, const Config& config, const StartPlan& plan,
+                 const SourceFingerprints& sources) {
   if (plan.drop_journal) {
     fs::remove_all(run_dir / "bridge" / "journal");
   }
-  const fs::path fresh = run_dir / "config.yaml.new";
-  {
-    bridge::PosixFile file(fresh, O_WRONLY | O_CREAT | O_TRUNC);
-    const std::string text = dump(config);
-    file.append(std::as_bytes(std::span(text)));
-    file.sync();
-  }
-  fs::permissions(fresh, fs::perms::group_read | fs::perms::others_read, fs::perm_options::add);
-  fs::rename(fresh, run_dir / "config.yaml");
+  replace_file(run_dir, "config.yaml", dump(config));
+  replace_file(run_dir, "sources.json", nlohmann::json(sources).dump(2) + "\n");
 }
 
 std::optional<EarlierTry> set_earlier_try_aside(const fs::path& run_dir) {
@@ -200,9 +237,21 @@ std::optional<EarlierTry> set_earlier_try_aside(const fs::path& run_dir) {
   if (steps == 0) {
     return std::nullopt;
   }
-  fs::path kept;
-  for (int number = 1; kept.empty() || fs::exists(kept); ++number) {
-    kept = run_dir / ("metrics." + std::to_string(number) + ".jsonl");
+  const auto numbered = [&](const char* name, int number, const char* extension) {
+    return run_dir / (name + ("." + std::to_string(number)) + extension);
+  };
+  int number = 1;
+  while (fs::exists(numbered("metrics", number, ".jsonl")) ||
+         fs::exists(numbered("samples", number, ".jsonl")) ||
+         fs::exists(numbered("tensorboard", number, ""))) {
+    ++number;
+  }
+  const fs::path kept = numbered("metrics", number, ".jsonl");
+  for (const auto& [name, extension] :
+       {std::pair("samples", ".jsonl"), std::pair("tensorboard", "")}) {
+    if (const fs::path file = run_dir / (name + std::string(extension)); fs::exists(file)) {
+      fs::rename(file, numbered(name, number, extension));
+    }
   }
   fs::rename(metrics, kept);
   return EarlierTry{steps, kept};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rl/config/config.h"
+#include "rl/trainer/source_fingerprints.h"
 
 namespace ringside::rl {
 
@@ -47,15 +48,19 @@ struct StartPlan {
 // Decides how to start `config` for `steps` steps in run_dir. Compares it with RUN_DIR/config.yaml
 // key by key. Keys that do not change the training itself may differ (layout, addresses, logging,
 // checkpoints, number of steps). Any other changed key is refused if the directory holds a trained
-// step, unless `accept_changes`. Writes nothing.
+// step, unless `accept_changes`. So are files whose contents have changed under the same path
+// (`sources` against RUN_DIR/sources.json; a key that either lacks is not compared), and a
+// checkpoint without config.yaml. Writes nothing.
 // Throws: std::runtime_error on unreadable files.
 StartPlan plan_start(const std::filesystem::path& run_dir, const Config& config, int64_t steps,
-                     bool accept_changes);
+                     bool accept_changes, const SourceFingerprints& sources = {});
 
-// Executes the plan: replaces RUN_DIR/config.yaml by `config` atomically, and removes the journal
-// if plan.drop_journal. Call on rank 0, under the lock.
+// Executes the plan: replaces RUN_DIR/config.yaml by `config` and RUN_DIR/sources.json by
+// `sources`, each atomically, and removes the journal if plan.drop_journal. Call on rank 0, under
+// the lock.
 // Throws: std::runtime_error or std::system_error.
-void begin_start(const std::filesystem::path& run_dir, const Config& config, const StartPlan& plan);
+void begin_start(const std::filesystem::path& run_dir, const Config& config, const StartPlan& plan,
+                 const SourceFingerprints& sources = {});
 
 // Metrics of an earlier attempt that left no checkpoint.
 struct EarlierTry {
@@ -64,8 +69,8 @@ struct EarlierTry {
 };
 
 // For a start from step 0: renames a RUN_DIR/metrics.jsonl that holds steps to metrics.1.jsonl, or
-// to the next free number. Returns nullopt when there is no such file.
-// Throws: as last_metrics_step(); std::system_error when it cannot be renamed.
+// to the next free number, and with it samples.jsonl and tensorboard/. Returns nullopt when there
+// is no such file. Throws: as last_metrics_step(); std::system_error when it cannot be renamed.
 std::optional<EarlierTry> set_earlier_try_aside(const std::filesystem::path& run_dir);
 
 }  // namespace ringside::rl

@@ -18,14 +18,15 @@ int64_t continue_metrics(const std::filesystem::path& run_dir, const std::filesy
                          int64_t step) {
   const int64_t last = last_metrics_step(run_dir / "metrics.jsonl");
   if (!from.empty()) {
-    log::info("going on from " + from.string() + ", step " + std::to_string(step) +
-              (last > step ? "; steps " + std::to_string(step + 1) + " to " + std::to_string(last) +
-                                 " of the earlier try are trained again"
-                           : ""));
+    log::info("resuming from " + from.string() + " at step " + std::to_string(step) +
+              (last > step
+                   ? "; repeating steps " + std::to_string(step + 1) + " to " + std::to_string(last)
+                   : ""));
   } else if (const auto earlier = set_earlier_try_aside(run_dir)) {
     log::warn("no checkpoint in " + run_dir.string() + ": starting from step 1; the " +
               std::to_string(earlier->steps) +
-              " steps of an earlier try are dropped, their metrics are kept in " +
+              " steps of an earlier try are dropped, their metrics, samples and TensorBoard files "
+              "are kept: " +
               earlier->kept.string());
   }
   return last;
@@ -65,13 +66,10 @@ StepReport::StepReport(const Config& config, const std::filesystem::path& run_di
       tensorboard_(run_dir / "tensorboard", last > 0 ? step + 1 : -1),
       progress_(steps, progress_output(config.log.progress)),
       best_metric_(best_metric(config)) {
-  log::copy_warnings_to((run_dir / "warnings.log").string());
   if (!config.log.openmetrics.empty()) {
     exposed_.emplace(config.log.openmetrics);
   }
 }
-
-StepReport::~StepReport() { log::copy_warnings_to(""); }
 
 void StepReport::write(const TrainingState& state, Metrics metrics,
                        const std::vector<UpdateResult>& updates) {

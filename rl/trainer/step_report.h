@@ -24,13 +24,12 @@ namespace ringside::rl {
 class StepReport {
  public:
   // Opens the files of a run that goes on after `step` from the checkpoint `from`, or begins when
-  // that is empty. Warnings of the log also go to RUN_DIR/warnings.log while this object lives.
-  // Metrics of later steps are dropped; those of a run without checkpoint are kept under another
-  // name. The log says which.
-  // Throws: as MetricsWriter, TensorboardWriter and OpenMetricsServer.
+  // that is empty. Metrics of later steps are dropped; those of a run without checkpoint are kept
+  // under another name. The log says which. Throws: as MetricsWriter, TensorboardWriter and
+  // OpenMetricsServer.
   StepReport(const Config& config, const std::filesystem::path& run_dir, int64_t steps,
              const std::filesystem::path& from, int64_t step);
-  ~StepReport();
+  ~StepReport() = default;
   StepReport(const StepReport&) = delete;
   StepReport& operator=(const StepReport&) = delete;
 

@@ -13,14 +13,17 @@
 // and loss weights without communication. Ranks differ only in the shard that collate() returns.
 #include "rl/trainer/trainer.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
+#include "rl/report/no_score_alarm.h"
 #include "rl/report/reward_alarms.h"
 #include "rl/report/stage_times.h"
 #include "rl/rollouts/rollout_log.h"
@@ -84,6 +87,41 @@ void log_rollouts(Parts& parts, int64_t step, std::span<const bridge::Rollout> r
   }
 }
 
+// Whether any sample of the step has a score. Without one there is nothing to learn from.
+bool has_score(std::span<const bridge::Rollout> rollouts) {
+  return std::any_of(rollouts.begin(), rollouts.end(), is_scored);
+}
+
+// Why a sample of the step has failed; "" if no worker says so.
+std::string failure_of(std::span<const bridge::Rollout> rollouts) {
+  const auto found = std::find_if(rollouts.begin(), rollouts.end(),
+                                  [](const auto& rollout) { return !rollout.failure.empty(); });
+  return found == rollouts.end() ? "" : found->failure;
+}
+
+// Nothing for a step without a score: an optimizer step would only decay the weights.
+StepUpdates update(Learner& learner, const std::vector<LocalBatch>& mini_batches,
+                   const StepBatch& batch, const StepAdvantages& advantages, bool scored) {
+  if (!scored) {
+    return {};
+  }
+  StepUpdates updates = learner.update(mini_batches, batch);
+  learner.adapt(updates, advantages);
+  return updates;
+}
+
+struct Alarms {
+  RewardAlarms rewards;
+  NoScoreAlarm no_score;
+
+  // Collective: ends the run when too many steps in a row had no score.
+  void end_if_due(TrainingRun& run) const {
+    if (const auto reason = no_score.end()) {
+      run.fail(*reason);
+    }
+  }
+};
+
 void append(Metrics& metrics, Metrics more) {
   std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
@@ -102,12 +140,13 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
   Parts parts(run, source);
   Learner& learner = *parts.learner;
+  run.check_loaded([&] { return learner.loaded_facts(); });
   const Evaluation& evaluation = *parts.evaluation;
   StageTimes times;  // what follows finish_step() counts in the next step
   times.time("publish",
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
-  RewardAlarms reward_alarms;
+  Alarms alarms{RewardAlarms(), NoScoreAlarm(config.rollout.max_steps_without_score)};
   while (!run.is_over()) {
     const auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
@@ -128,18 +167,19 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     times.time("samples", [&] {
       log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages, source);
     });
-    const StepUpdates updates =
-        times.time("train", [&] { return learner.update(mini_batches, batch); });
-    learner.adapt(updates, advantages);
+    const bool scored = has_score(rollouts);
+    const StepUpdates updates = times.time(
+        "train", [&] { return update(learner, mini_batches, batch, advantages, scored); });
     if (parts.samples) {
       times.time("samples", [&] { parts.samples->write(); });
     }
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
     warn_of(add_alarms(metrics), run);
-    warn_of(reward_alarms.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
-                              config.rollout.group_size),
+    warn_of(alarms.rewards.add(metrics, batch.rewards, advantages.sample_score,
+                               advantages.advantage, config.rollout.group_size),
             run);
+    warn_of(alarms.no_score.add(metrics, scored, failure_of(rollouts)), run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }
@@ -155,6 +195,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     if (saved_step) {
       times.time("save", [&] { run.on_main_rank([&] { source->checkpointed(*saved_step); }); });
     }
+    alarms.end_if_due(run);
   }
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {

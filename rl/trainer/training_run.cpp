@@ -23,6 +23,7 @@
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/rank_work.h"
+#include "rl/trainer/source_fingerprints.h"
 #include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
 #include "sp/mesh/control.h"
@@ -151,7 +152,7 @@ void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
   } else {
     log::warn(std::string("stopped by SIG") + sigabbrev_np(signal) + " after step " + steps + "; " +
               (newest.empty() ? "nothing was trained yet"
-                              : "the same command goes on from " + newest.string()));
+                              : "run the same command to resume from " + newest.string()));
   }
 }
 
@@ -164,11 +165,38 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
       checkpoints_({config().checkpoint, best_metric(config()), run_dir(), config().model.path,
                     waiting_round(config()), options_.before_checkpoint},
                    mesh_, comms_.control(sp::axes::kLoss)) {
-  if (is_main_rank()) {
-    lock_.emplace(run_dir());
-  }
   // Before any rank looks for the newest checkpoint.
-  on_main_rank([this] { recover_checkpoints(run_dir()); });
+  on_main_rank([this] {
+    lock_.emplace(run_dir());
+    recover_checkpoints(run_dir());
+  });
+  set_damaged_aside();
+  on_every_rank([this] { load(); });
+}
+
+void TrainingRun::set_damaged_aside() {
+  const auto world = comms_.control(sp::axes::kLoss);
+  for (;;) {
+    std::string damage;
+    on_every_rank([&] {
+      const auto newest = latest_checkpoint(run_dir());
+      damage = newest ? damage_of(*newest, mesh_.rank(), mesh_.shape().world_size()) : "";
+    });
+    for (const std::string& text : gather_texts(damage, *world)) {
+      damage = text.empty() ? damage : text;
+    }
+    if (damage.empty()) {
+      return;
+    }
+    on_main_rank([&] {
+      const auto older = set_aside(*latest_checkpoint(run_dir()), damage);
+      log::warn("the newest checkpoint is damaged: " + damage + "; it is now " +
+                older.moved_to.string() + ", and the run resumes from " + older.next.string());
+    });
+  }
+}
+
+void TrainingRun::load() {
   auto decoder = load_policy(config(), compute_context(config(), comms_));
   decoder->set_activation_options(activation_options(config()));
   policy_ = std::make_unique<engine::ModelRunner>(
@@ -260,8 +288,8 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
     UpdateResult result =
         update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
     result.learning_rate = size.learning_rate;
-    if (!std::isfinite(result.sums.loss)) {
-      throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
+    if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
+      throw engine::Diverged("the loss is " + std::to_string(of_all));
     }
     ++state_.optimizer_step;
     return result;
@@ -280,6 +308,36 @@ void TrainingRun::diverged(const engine::Diverged& error) {
                        "optimizer.max_grad_norm");
 }
 
+void TrainingRun::check_loaded(const std::function<RankFacts()>& more) const {
+  const auto world = comms_.control(sp::axes::kLoss);
+  if (world->size() == 1) {
+    return;
+  }
+  RankFacts facts;
+  on_every_rank([&] {
+    const std::filesystem::path& newest = checkpoints_.newest();
+    facts.push_back({"the checkpoint to resume from",
+                     newest.empty() ? "none"
+                                    : newest.filename().string() + ", manifest " +
+                                          fingerprint_of({newest / kManifestFile})});
+    facts.push_back(weights_fact("policy", *policy_));
+    if (more) {
+      const RankFacts others = more();
+      facts.insert(facts.end(), others.begin(), others.end());
+    }
+  });
+  check_ranks_agree(facts, *world);
+}
+
+void TrainingRun::fail(const std::string& reason) {
+  if (is_main_rank()) {
+    report_->finish();
+  }
+  checkpoints_.finish(state_, evaluation_);
+  throw TrainingFailed("step " + std::to_string(state_.step) + ": " + reason +
+                       ". The checkpoint is " + checkpoints_.newest().string());
+}
+
 std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;
@@ -288,14 +346,11 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
   if (is_main_rank()) {
     report_->write(state_, std::move(metrics), updates);
   }
-  // Clocks and signals differ between ranks, but all ranks must act alike.
-  std::vector<int64_t> word = checkpoints_.word(state_.step, evaluation_);
-  word.push_back(signal_here());
-  at::Tensor of_all = at::tensor(word, at::kLong);
-  comms_.control(sp::axes::kLoss)->all_reduce_max(of_all, "step end");
-  word.assign(of_all.const_data_ptr<int64_t>(), of_all.const_data_ptr<int64_t>() + word.size());
-  agree_to_stop(static_cast<int>(word.back()));
-  return checkpoints_.step_end(word, state_, evaluation_);
+  StepEndVote vote = checkpoints_.vote(state_.step, evaluation_);
+  vote.signal = signal_here();
+  vote = vote.max_over(*comms_.control(sp::axes::kLoss));
+  agree_to_stop(static_cast<int>(vote.signal));
+  return checkpoints_.step_end(vote, state_, evaluation_);
 }
 
 void TrainingRun::finish() {

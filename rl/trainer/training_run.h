@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +17,11 @@
 #include "rl/setup/model_setup.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/run_checkpoints.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/step_report.h"
+#include "rl/trainer/training_failed.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::rl {
@@ -37,17 +38,15 @@ struct RunOptions {
   Facts facts{};
 };
 
-// Training cannot continue. Every rank throws it for the same reason.
-class TrainingFailed : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 class TrainingRun {
  public:
-  // Loads the newest checkpoint of the run directory, or else the starting model. Rank 0 acquires
-  // the directory's lock and holds it for the lifetime of this object. Not collective.
-  // Throws: std::runtime_error when neither can be loaded or weights are not finite; what
+  // Loads the newest checkpoint of the run directory that is whole, or else the starting model.
+  // Rank 0 acquires the directory's lock and holds it for the lifetime of this object. A damaged
+  // checkpoint gets another name (set_aside()) and a warning.
+  // Collective over: the world.
+  // Blocks: until every rank has loaded.
+  // Throws, on the rank that failed (others: RankFailed): std::runtime_error when the only
+  // checkpoint is damaged, when the model cannot be loaded or weights are not finite; what
   // RunDirectoryLock throws.
   TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms);
 
@@ -118,8 +117,21 @@ class TrainingRun {
   // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
   [[noreturn]] void diverged(const engine::Diverged& error);
 
+  // Ends the run between two steps: saves a checkpoint of the last step if there is none.
+  // Collective over: the world.
+  // Blocks: until the disk has it.
+  // Throws: TrainingFailed with the step, `reason` and the checkpoint; as BackgroundSave.
+  [[noreturn]] void fail(const std::string& reason);
+
   // The report of finished steps. Rank 0 only.
   StepReport& report() { return *report_; }
+
+  // Compares what the ranks have loaded: the checkpoint to resume from, the policy's weights, and
+  // what `more` returns, which may be empty.
+  // Collective over: the world.
+  // Blocks: as weights_fact().
+  // Throws: RanksDiffer on every rank.
+  void check_loaded(const std::function<RankFacts()>& more) const;
 
   // Ends a step: increments the counters, writes the step's line of metrics (rank 0), shows
   // progress, and starts to save a checkpoint if one is due. Returns the step of a checkpoint that
@@ -140,6 +152,8 @@ class TrainingRun {
   void finish();
 
  private:
+  void set_damaged_aside();
+  void load();
   void resume_or_start();
 
   RunOptions options_;

@@ -52,6 +52,7 @@ std::vector<bridge::Rollout> DecoderSampler::sample(
   std::vector<bridge::Rollout> rollouts;
   add_rollouts(held_out, {config_.eval.temperature, /*records_routes=*/false}, version, rollouts);
   add_rollouts(training, {config_.rollout.temperature, routes}, version, rollouts);
+  warn_of_failures(rollouts);
   return rollouts;
 }
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "rl/report/log.h"
-#include "rl/setup/endpoint_file.h"
+#include "rl/worker/trainer_address.h"
 
 namespace ringside::rl {
 
@@ -34,7 +34,7 @@ void LinkEvents::handle(const bridge::Disconnected& disconnected) {
   // The END message of a trainer that has exited may have been lost with the connection. The
   // endpoint file records the end too.
   const auto found =
-      settings_.endpoint_file.empty() ? std::nullopt : read_endpoint_file(settings_.endpoint_file);
+      settings_.endpoint_file.empty() ? std::nullopt : current_trainer(settings_.endpoint_file);
   ended_ = found && found->ended;
   log::warn("disconnected: " + disconnected.why + (ended_ ? "; the run is over" : ""));
 }

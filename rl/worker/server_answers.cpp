@@ -72,38 +72,50 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
   return true;
 }
 
+std::optional<ServerAnswers::Sampled> ServerAnswers::sampled(ServedAnswer& answer,
+                                                             int64_t version) const {
+  bridge::Result<bridge::RoutedExperts> experts = routes(answer);
+  if (!experts) {
+    log::warn(config_.rollout.server_options.url + ": " + experts.error().detail);
+  }
+  if (!experts || !complete(answer)) {
+    return std::nullopt;
+  }
+  bridge::GenerateResult& result = answer.result.value();
+  auto versions = spans(result, result.completion_ids.size(), version);
+  return Sampled{jobs_.of(answer.sample),
+                 std::move(answer.prompt_ids),
+                 {std::move(result.completion_ids), std::move(result.logprobs),
+                  finish_of(result.finish_reason)},
+                 std::move(versions),
+                 std::move(experts).value()};
+}
+
 std::vector<bridge::Rollout> ServerAnswers::rollouts(std::vector<ServedAnswer> answers,
                                                      int64_t version) const {
   std::vector<bridge::Rollout> out;
-  std::vector<SampleJob> jobs;
+  std::vector<Sampled> all;
+  for (ServedAnswer& answer : answers) {
+    if (auto one = sampled(answer, version)) {
+      all.push_back(std::move(*one));
+    } else {
+      out.push_back(failed(answer, version));
+    }
+  }
   std::vector<Prompt> prompts;
   std::vector<std::vector<int64_t>> prompt_ids;
-  std::vector<std::vector<bridge::VersionSpan>> versions;
   std::vector<engine::Completion> completions;
-  std::vector<bridge::RoutedExperts> routed;
-  for (ServedAnswer& answer : answers) {
-    bridge::Result<bridge::RoutedExperts> experts = routes(answer);
-    if (!experts) {
-      log::warn(config_.rollout.server_options.url + ": " + experts.error().detail);
-    }
-    if (!experts || !complete(answer)) {
-      out.push_back(failed(answer, version));
-      continue;
-    }
-    routed.push_back(std::move(experts).value());
-    bridge::GenerateResult& result = answer.result.value();
-    jobs.push_back(jobs_.of(answer.sample));
-    prompts.push_back(jobs.back().prompt);
-    prompt_ids.push_back(std::move(answer.prompt_ids));
-    versions.push_back(spans(result, result.completion_ids.size(), version));
-    completions.push_back({std::move(result.completion_ids), std::move(result.logprobs),
-                           finish_of(result.finish_reason)});
+  for (Sampled& one : all) {
+    prompts.push_back(one.job.prompt);
+    prompt_ids.push_back(std::move(one.prompt_ids));
+    completions.push_back(std::move(one.completion));
   }
   const auto scored = scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
   for (std::size_t i = 0; i < scored.size(); ++i) {
-    out.push_back(make_rollout(worker_id_, jobs[i], scored[i], std::move(versions[i])));
-    out.back().routed_experts = std::move(routed[i]);
+    out.push_back(make_rollout(worker_id_, all[i].job, scored[i], std::move(all[i].versions)));
+    out.back().routed_experts = std::move(all[i].routed);
   }
+  warn_of_failures(out);
   return out;
 }
 

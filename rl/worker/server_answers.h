@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ class ServerAnswers {
   bridge::Rollout failed(const ServedAnswer& answer, int64_t version) const;
 
  private:
+  // An answer that can become a rollout.
+  struct Sampled {
+    SampleJob job;
+    std::vector<int64_t> prompt_ids;
+    engine::Completion completion;
+    std::vector<bridge::VersionSpan> versions;
+    bridge::RoutedExperts routed;
+  };
+  // nullopt if the sample has failed, as rollouts() says.
+  std::optional<Sampled> sampled(ServedAnswer& answer, int64_t version) const;
   // False if the log-probs cannot be computed.
   bool complete(ServedAnswer& answer) const;
   // The routed experts of an answer, if the trainer replays them.

@@ -15,6 +15,7 @@
 #include "rl/worker/served_weights.h"
 #include "rl/worker/server_answers.h"
 #include "rl/worker/server_loop.h"
+#include "rl/worker/server_wait_notice.h"
 
 namespace ringside::rl {
 namespace {
@@ -23,6 +24,7 @@ using bridge::Reason;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetryConnect{1000};
+constexpr milliseconds kBetweenNotices{30'000};
 
 void warn(const bridge::Status& status) {
   if (!status) {
@@ -40,9 +42,16 @@ std::unique_ptr<bridge::InferenceServer> connected_server(
   const auto until =
       settings.now() +
       milliseconds(static_cast<int64_t>(config.rollout.server_options.load_timeout_s * 1000));
+  ServerWaitNotice notice(
+      "the " +
+          std::string(
+              EnumNames<RolloutServer>::kNames[static_cast<std::size_t>(config.rollout.server)]) +
+          " server at " + config.rollout.server_options.url,
+      kBetweenNotices, log::info);
   auto status = server->connect();
   while (!status && status.error().reason == Reason::kClosed && settings.now() < until &&
          !settings.should_stop()) {
+    notice.set_reason(status.error().detail);
     std::this_thread::sleep_for(kRetryConnect);  // it may still be starting
     status = server->connect();
   }

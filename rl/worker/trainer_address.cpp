@@ -8,25 +8,12 @@
 namespace ringside::rl {
 namespace {
 
-constexpr std::chrono::seconds kFirst{5};
-constexpr std::chrono::seconds kAgain{60};
 constexpr std::chrono::milliseconds kPollInterval{100};
 
 }  // namespace
 
 bool names_port(const std::string& address) {
   return !address.empty() && !address.ends_with(":0") && !address.ends_with(":*");
-}
-
-bool WaitNotice::is_due(TimePoint now) {
-  if (!next_) {
-    next_ = now + kFirst;
-  }
-  if (now < *next_) {
-    return false;
-  }
-  next_ = now + kAgain;
-  return true;
 }
 
 std::string why_no_trainer(const std::filesystem::path& endpoint_file,
@@ -44,6 +31,14 @@ std::string why_no_trainer(const std::filesystem::path& endpoint_file,
          endpoint_file.string();
 }
 
+std::optional<EndpointAddresses> current_trainer(const std::filesystem::path& endpoint_file) {
+  try {
+    return read_endpoint_file(endpoint_file);
+  } catch (const std::runtime_error&) {
+    return std::nullopt;
+  }
+}
+
 EndpointAddresses wait_for_trainer(const WorkerSettings& settings) {
   const std::filesystem::path run_dir = settings.endpoint_file.parent_path().parent_path();
   WaitNotice notice;
@@ -51,12 +46,19 @@ EndpointAddresses wait_for_trainer(const WorkerSettings& settings) {
     if (std::filesystem::exists(run_dir) && !std::filesystem::is_directory(run_dir)) {
       throw std::runtime_error("run directory " + run_dir.string() + " is not a directory");
     }
-    const auto found = read_endpoint_file(settings.endpoint_file);
+    std::optional<EndpointAddresses> found;
+    std::string why;
+    try {
+      found = read_endpoint_file(settings.endpoint_file);
+      why = why_no_trainer(settings.endpoint_file, found);
+    } catch (const std::runtime_error& error) {  // the next trainer writes it anew
+      why = error.what() + std::string("; waiting for a trainer to write the file again");
+    }
     if (found && !found->ended) {
       return *found;
     }
     if (notice.is_due(settings.now())) {
-      log::warn(why_no_trainer(settings.endpoint_file, found));
+      log::warn(why);
     }
     std::this_thread::sleep_for(kPollInterval);
   }

@@ -1,11 +1,12 @@
 #include "rl/worker/worker_link.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "rl/report/log.h"
-#include "rl/setup/endpoint_file.h"
 #include "rl/worker/trainer_address.h"
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -38,6 +39,14 @@ bridge::Rollout rollout_of(const std::string& worker_id, const SampleJob& job, i
   r.top_p = static_cast<float>(job.sampling.top_p);
   r.top_k = static_cast<int32_t>(job.sampling.top_k);
   return r;
+}
+
+// The beginning of a text as valid UTF-8: an exception's message may hold any bytes.
+std::string wire_text(const std::string& text) {
+  constexpr std::size_t kMostBytes = 1000;
+  const std::string quoted = nlohmann::json(text.substr(0, kMostBytes))
+                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(quoted).get<std::string>();
 }
 
 // The prompts that the trainer's group indices refer to; the same in every worker.
@@ -92,7 +101,7 @@ bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings&
   options.rollout_address = wait_for_trainer(settings).rollout_address;
   // A restarted trainer may listen on another port. WELCOME names its weights address.
   options.resolve = [file = settings.endpoint_file]() -> std::optional<std::string> {
-    const auto now = read_endpoint_file(file);
+    const auto now = current_trainer(file);
     return now ? std::optional(now->rollout_address) : std::nullopt;
   };
   return options;
@@ -131,11 +140,21 @@ bridge::Rollout make_rollout(const std::string& worker_id, const SampleJob& job,
   r.finish_reason = wire_reason(scored.completion.finish);
   r.rewards = scored.scores.raw;
   if (!scored.scores.failure.empty()) {
-    log::warn("rollout " + r.rollout_id + ": " + scored.scores.failure);
+    r.failure = wire_text(scored.scores.failure);
     r.finish_reason = bridge::FinishReason::kError;
     r.loss_mask.assign(r.completion_ids.size(), 0);
   }
   return r;
+}
+
+void warn_of_failures(std::span<const bridge::Rollout> rollouts) {
+  const auto failed = [](const bridge::Rollout& rollout) { return !rollout.failure.empty(); };
+  const auto count = std::count_if(rollouts.begin(), rollouts.end(), failed);
+  if (count > 0) {
+    const auto first = std::find_if(rollouts.begin(), rollouts.end(), failed);
+    log::warn(std::to_string(count) + " of " + std::to_string(rollouts.size()) +
+              " samples have no score; " + first->rollout_id + ": " + first->failure);
+  }
 }
 
 bridge::Rollout failed_rollout(const std::string& worker_id, const SampleJob& job,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,11 +71,14 @@ class SampleJobs {
 };
 
 // The rollout of one job. `versions` cover the completion. If a reward is unavailable,
-// finish_reason is error and there is nothing to train on: the trainer retries the sample, and
-// after the last retry accepts it unscored.
+// finish_reason is error, `failure` says why (its beginning), and there is nothing to train
+// on: the trainer retries the sample, and after the last retry accepts it unscored.
 bridge::Rollout make_rollout(const std::string& worker_id, const SampleJob& job,
                              const ScoredCompletion& scored,
                              std::vector<bridge::VersionSpan> versions);
+
+// Logs one warning about those of a batch that have a `failure`, if there are any.
+void warn_of_failures(std::span<const bridge::Rollout> rollouts);
 
 // The rollout of a failed sample: finish_reason error, no completion.
 bridge::Rollout failed_rollout(const std::string& worker_id, const SampleJob& job,

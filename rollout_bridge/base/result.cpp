@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "rollout_bridge/base/utf8.h"
+
 namespace ringside::bridge {
 namespace {
 
@@ -12,25 +14,6 @@ constexpr std::array<const char*, kReasonCount> kNames = {
     "timeout",     "closed",          "denied",       "not_finite", "lengths",  "unknown_group",
     "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
     "rewards",     "stale",           "settings",     "routes"};
-
-// Length of the UTF-8 character at the front of `text`; 0 when there is none (RFC 3629).
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  const std::size_t bytes = byte(0) < 0xC2   ? 0
-                            : byte(0) < 0xE0 ? 2
-                            : byte(0) < 0xF0 ? 3
-                            : byte(0) < 0xF5 ? 4
-                                             : 0;
-  if (bytes > text.size()) return 0;
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return 0;
-  }
-  // An overlong form, a surrogate, or above U+10FFFF.
-  const bool wrong = (byte(0) == 0xE0 && byte(1) < 0xA0) || (byte(0) == 0xED && byte(1) >= 0xA0) ||
-                     (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) >= 0x90);
-  return wrong ? 0 : bytes;
-}
 
 // U+0000 to U+001F and U+007F to U+009F, which terminals interpret.
 bool is_control(std::string_view character) {
@@ -53,7 +36,7 @@ Reason reason_from_name(const std::string& name) {
 std::string clip_text(const std::string& text, std::size_t limit) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t bytes = character_bytes(std::string_view(text).substr(i));
+    const std::size_t bytes = utf8_character_bytes(std::string_view(text).substr(i));
     const bool shown = bytes > 0 && !is_control(std::string_view(text).substr(i, bytes));
     const std::size_t width = shown ? bytes : 1;
     if (out.size() + width > limit) break;

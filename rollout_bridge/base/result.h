@@ -12,8 +12,8 @@ namespace ringside::bridge {
 // Reason for refusing a message, rollout or request. The names travel on the wire (reason_name).
 // The values index the trainer's rejection counters.
 enum class Reason {
-  kMalformed,       // not msgpack, a missing or mistyped field, trailing bytes
-  kUnsupported,     // unknown protocol version or message type
+  kMalformed,       // not msgpack, an unknown message type, a missing or mistyped field
+  kUnsupported,     // another protocol version, or a message that this side does not take
   kLimit,           // a count or length above Limits
   kFrames,          // frames that do not match the header's list (count, bytes, dtype, shape)
   kChecksum,        // bytes that do not match their hash

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <limits>
-#include <stdexcept>
 
 #include "rollout_bridge/base/content_hash.h"
 #include "rollout_bridge/protocol/messages.h"
@@ -160,8 +159,7 @@ uint64_t read_u64(std::span<const uint8_t> bytes) {
 
 }  // namespace
 
-Payload encode_rollout(const Rollout& r, const Limits& limits) {
-  if (Status s = validate(r, limits); !s) throw std::invalid_argument(s.error().detail);
+Payload encode_rollout(const Rollout& r) {
   RolloutBody body{r.rollout_id,
                    r.attempt,
                    r.group_id,
@@ -173,7 +171,8 @@ Payload encode_rollout(const Rollout& r, const Limits& limits) {
                    r.top_k,
                    r.trainer_term,
                    finish_reason_name(r.finish_reason),
-                   r.rewards};
+                   r.rewards,
+                   r.failure};
   Payload payload = make_payload(MessageType::kRollout, body);
   const auto add = [&](const char* name, const char* dtype, auto values) {
     const auto count = static_cast<int64_t>(values.size());
@@ -228,6 +227,7 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   r.top_k = body.top_k;
   r.trainer_term = body.trainer_term;
   r.finish_reason = *finish;
+  r.failure = std::move(body.failure);
   r.rewards = std::move(body.rewards);
   if (Status s = read_frames(message, limits, r); !s) return s.error();
   if (Status s = validate(r, limits); !s) return s.error();
@@ -238,7 +238,7 @@ std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Li
   std::vector<uint8_t> out(kBatchMagic, kBatchMagic + sizeof kBatchMagic);
   append(out, static_cast<uint64_t>(rollouts.size()));
   for (const Rollout& rollout : rollouts) {
-    const Payload payload = encode_rollout(rollout, limits);
+    const Payload payload = encode_rollout(rollout);
     const std::vector<uint8_t> flat = flatten(pack_header(Header{}, payload, limits), payload);
     append(out, static_cast<uint64_t>(flat.size()));
     out.insert(out.end(), flat.begin(), flat.end());

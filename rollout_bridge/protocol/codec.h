@@ -11,9 +11,8 @@
 
 namespace ringside::bridge {
 
-// Encodes a rollout: ids as int32, log-probs as fp32.
-// Throws: std::invalid_argument with validate()'s error when the rollout is invalid.
-Payload encode_rollout(const Rollout& rollout, const Limits& limits = {});
+// Encodes a rollout that has passed validate(): ids as int32, log-probs as fp32.
+Payload encode_rollout(const Rollout& rollout);
 
 // Decodes a ROLLOUT message that passed parse_message, and runs validate() on the rollout.
 // Errors: kMalformed (another message, a mistyped field), kFrames (a frame is missing, or has
@@ -21,8 +20,9 @@ Payload encode_rollout(const Rollout& rollout, const Limits& limits = {});
 Result<Rollout> decode_rollout(const Message& message, const Limits& limits = {});
 
 // Rollouts as one byte string, for broadcasting a step's rollouts between trainer ranks: magic,
-// count, per rollout a length and its flat message, then XXH3-64 of all before.
-// Throws: as encode_rollout.
+// count, per rollout a length and its flat message, then XXH3-64 of all before. The rollouts have
+// passed validate().
+// Throws: as pack_header.
 std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Limits& limits = {});
 // The inverse of encode_rollouts.
 // Errors: kMalformed (other bytes, cut off), kChecksum, those of parse_flat and decode_rollout.

@@ -62,10 +62,18 @@ struct GrantBody {
   MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices, held_out);
 };
 
+// Samples that another worker makes now.
+struct WithdrawnBody {
+  int64_t group_id = -1;
+  std::vector<int32_t> sample_indices;
+  MSGPACK_DEFINE_MAP(group_id, sample_indices);
+};
+
 struct CreditBody {
-  std::vector<GrantBody> groups;  // empty: the message only changes the window
-  int64_t window_bytes = -1;      // new window; -1: unchanged
-  MSGPACK_DEFINE_MAP(groups, window_bytes);
+  std::vector<GrantBody> groups;         // granted samples; may be empty
+  int64_t window_bytes = -1;             // new window; -1: unchanged
+  std::vector<WithdrawnBody> withdrawn;  // granted before, need not be made any more
+  MSGPACK_DEFINE_MAP(groups, window_bytes, withdrawn);
 };
 
 struct RolloutBody {
@@ -81,8 +89,9 @@ struct RolloutBody {
   int64_t trainer_term = -1;
   std::string finish_reason;
   std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
+  std::string failure;
   MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
-                     temperature, top_p, top_k, trainer_term, finish_reason, rewards);
+                     temperature, top_p, top_k, trainer_term, finish_reason, rewards, failure);
 };
 
 struct AckBody {

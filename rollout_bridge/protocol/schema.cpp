@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "rollout_bridge/base/utf8.h"
+
 namespace ringside::bridge {
 namespace {
 
@@ -27,15 +29,24 @@ std::string str(T value) {
   return std::to_string(value);
 }
 
+Status check_utf8(const Rollout& r, const std::string& field, const std::string& text) {
+  const auto wrong = first_byte_not_utf8(text);
+  if (!wrong) return Success{};
+  return invalid(r, field + " is not UTF-8: byte " + str(*wrong));
+}
+
 Status check_ids(const Rollout& r, const Limits& limits) {
   if (r.rollout_id.empty()) return invalid(r, "rollout_id is empty");
   const auto check_text = [&](const char* field, const std::string& text) -> Status {
-    if (text.size() <= limits.max_string_bytes) return Success{};
-    return invalid(r, std::string(field) + " has " + str(text.size()) + " bytes, limit " +
-                          str(limits.max_string_bytes));
+    if (text.size() > limits.max_string_bytes) {
+      return invalid(r, std::string(field) + " has " + str(text.size()) + " bytes, limit " +
+                            str(limits.max_string_bytes));
+    }
+    return check_utf8(r, field, text);
   };
   if (Status s = check_text("rollout_id", r.rollout_id); !s) return s;
   if (Status s = check_text("prompt_id", r.prompt_id); !s) return s;
+  if (Status s = check_text("failure", r.failure); !s) return s;
   if (r.attempt < 0) return invalid(r, "attempt " + str(r.attempt) + " is below 0");
   if (r.group_id < 0 || r.group_id > kMaxGroupId) {
     return invalid(r, "group_id " + str(r.group_id) + " is outside [0, 2^62]");
@@ -93,9 +104,9 @@ Status check_completion_fields(const Rollout& r) {
     if (!std::isfinite(r.logprobs[i])) {
       return not_finite(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]));
     }
-    if (r.logprobs[i] > kMaxLogprob) {
-      return invalid(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]) +
-                            ", expected a finite value <= " + number(kMaxLogprob));
+    if (r.logprobs[i] < kMinLogprob || r.logprobs[i] > kMaxLogprob) {
+      return invalid(r, "logprobs[" + str(i) + "] = " + number(r.logprobs[i]) + ", expected " +
+                            number(kMinLogprob) + " to " + number(kMaxLogprob));
     }
   }
   return Success{};
@@ -142,11 +153,13 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
     return invalid(r, "rewards has " + str(r.rewards.size()) + " entries, limit " +
                           str(limits.max_list_items));
   }
-  for (const auto& [name, value] : r.rewards) {
+  for (size_t i = 0; i < r.rewards.size(); ++i) {
+    const auto& [name, value] = r.rewards[i];
     if (name.empty() || name.size() > limits.max_string_bytes) {
       return invalid(r, "rewards: a name of " + str(name.size()) + " bytes, expected 1 to " +
                             str(limits.max_string_bytes));
     }
+    if (Status s = check_utf8(r, "rewards: name " + str(i), name); !s) return s;
     if (!std::isfinite(value)) return not_finite(r, "rewards['" + name + "'] is not finite");
   }
   return Success{};
@@ -156,10 +169,11 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
 Status check_header(const Rollout& r, const Limits& limits) {
   constexpr size_t kOfOneReward = 16;  // its value, and the length of its name
   const size_t limit = limits.max_header_bytes / 4 * 3;
-  size_t bytes = r.rollout_id.size() + r.prompt_id.size();
+  size_t bytes = r.rollout_id.size() + r.prompt_id.size() + r.failure.size();
   for (const auto& [name, value] : r.rewards) bytes += name.size() + kOfOneReward;
   if (bytes <= limit) return Success{};
-  return invalid(r, "names of rewards and ids take " + str(bytes) + " bytes, limit " + str(limit));
+  return invalid(r, "names of rewards, ids and the failure take " + str(bytes) + " bytes, limit " +
+                        str(limit));
 }
 
 Status check_message(const Rollout& r, const Limits& limits) {

@@ -61,7 +61,7 @@ inline constexpr int32_t kMaxExpertId = 32767;
 
 // One sampled completion with all data that training needs. Lengths are in tokens.
 struct Rollout {
-  std::string rollout_id;               // unique within a run; equal ids have equal bytes
+  std::string rollout_id;               // unique within a run; UTF-8, as all texts are
   int32_t attempt = 0;                  // 0-based attempt at (group_id, sample_index)
   int64_t group_id = -1;                // the trainer's index into its data order
   int32_t group_size = 0;               // completions of this prompt
@@ -77,6 +77,7 @@ struct Rollout {
   std::vector<VersionSpan> versions;    // cover [0, C) in order without gaps
   int64_t trainer_term = -1;            // term of the versions
   FinishReason finish_reason = FinishReason::kStop;
+  std::string failure;  // why a sample has failed, for people; may be empty
   std::vector<std::pair<std::string, double>> rewards;  // named, finite
   std::vector<int32_t> turn_offsets;  // strictly rising starts of turns in [0, C); may be empty
   std::vector<double> turn_rewards;   // one per turn, finite; may be empty
@@ -103,6 +104,8 @@ bool has_failed(const Rollout& rollout);
 
 // Log-probs this far above zero are rounding; anything above is an error.
 inline constexpr float kMaxLogprob = 1e-3F;
+// No sampled token has a log-prob below it: its probability would be 0 in any floating-point type.
+inline constexpr float kMinLogprob = -1e4F;
 
 inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
 // Groups of held-out prompts have ids from here on; they are no places in the data order.

@@ -217,7 +217,7 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
                                            ", expected " + std::to_string(kProtoVersion)};
   }
   const auto type = type_from_name(wire.type);
-  if (!type) return Error{Reason::kUnsupported, "unknown message type '" + wire.type + "'"};
+  if (!type) return Error{Reason::kMalformed, "unknown message type '" + wire.type + "'"};
   if (wire.body.type != msgpack::type::MAP) {
     return Error{Reason::kMalformed, "body of " + wire.type + " is not a map"};
   }

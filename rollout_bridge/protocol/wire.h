@@ -16,7 +16,7 @@
 
 namespace ringside::bridge {
 
-inline constexpr int kProtoVersion = 2;
+inline constexpr int kProtoVersion = 3;
 
 enum class MessageType {
   kHello,
@@ -140,7 +140,7 @@ class Message {
 
 // Checks frame 0 against the limits before unpacking it, then count, names, dtype, shape, bytes and
 // hash of every other frame. Never throws on bad bytes.
-// Errors: kMalformed, kUnsupported (another protocol version or message type), kLimit, kFrames,
+// Errors: kMalformed, kUnsupported (another protocol version, and nothing else), kLimit, kFrames,
 // kChecksum.
 // Thread safety: pure.
 Result<Message> parse_message(std::span<const Frame> frames, const Limits& limits);

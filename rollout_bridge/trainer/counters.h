@@ -32,6 +32,7 @@ struct BridgeCounters {
   uint64_t duplicate = 0;
   uint64_t requeued = 0;    // samples aborted or failed, granted again
   uint64_t reassigned = 0;  // samples taken from a worker that did not answer in time
+  uint64_t taken_over = 0;  // late samples given to an idle worker
   uint64_t busy = 0;
   uint64_t lost_workers = 0;
   uint64_t left_workers = 0;  // sent BYE
@@ -45,7 +46,7 @@ struct BridgeCounters {
   uint64_t journal_refused = 0;  // rollouts answered BUSY because the journal had no room
   uint64_t ready_workers = 0;    // not a count: sessions that take work now
   // Sizes, not counts: current or peak bytes, as on the wire.
-  uint64_t queued_bytes = 0;                      // rollouts that the owner has not looked for yet
+  uint64_t queued_bytes = 0;                      // uncollected rollouts
   uint64_t promised_bytes = 0;                    // sum of the workers' windows
   uint64_t peak_bytes = 0;                        // peak of queued + promised
   uint64_t journal_bytes = 0;                     // size of the journal file

@@ -126,9 +126,7 @@ Status GroupLedger::check_age(const Rollout& rollout, const Group* group) const 
 
 Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
                                    Origin origin) const {
-  if (is_over(rollout.group_id) || rollout_ids_.contains(rollout.rollout_id)) {
-    return Verdict::kDuplicate;
-  }
+  if (is_over(rollout.group_id)) return Verdict::kDuplicate;
   const auto it = groups_.find(rollout.group_id);
   const Group* group = it == groups_.end() ? nullptr : &it->second;
   if (Status s = check_known(rollout, group, origin); !s) return s.error();
@@ -141,6 +139,13 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
     return refused(Reason::kNotGranted, rollout,
                    "sample " + std::to_string(rollout.sample_index) + " of " +
                        name_of(rollout.group_id) + " was never granted to worker '" + worker + "'");
+  }
+  // The sample was not delivered, so an id that is known is another sample's.
+  if (const auto other = sample_of_id_.find(rollout.rollout_id); other != sample_of_id_.end()) {
+    return refused(
+        Reason::kInvalidField, rollout,
+        "rollout_id was used before, for sample " + std::to_string(other->second.second) + " of " +
+            name_of(other->second.first) + "; expected an id that no other sample of the run has");
   }
   if (has_failed(rollout) && origin != Origin::kJournal) {
     const int32_t attempt = work_.attempt(rollout.group_id, rollout.sample_index);
@@ -159,7 +164,7 @@ std::vector<GroupGrant> GroupLedger::deliver(Rollout rollout) {
   Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
   sample.delivered = true;
   sample.rollout_id = rollout.rollout_id;
-  rollout_ids_.insert(rollout.rollout_id);
+  sample_of_id_.emplace(rollout.rollout_id, std::pair(group_id, rollout.sample_index));
   ++counters_.delivered;
   ++counters_.waiting;
   counters_.failed += has_failed(rollout) ? 1 : 0;
@@ -324,7 +329,7 @@ int64_t GroupLedger::consume(int64_t group_id) {
   const auto it = groups_.find(group_id);
   if (it == groups_.end()) return 0;
   work_.remove(group_id);
-  for (const Sample& sample : it->second.samples) rollout_ids_.erase(sample.rollout_id);
+  for (const Sample& sample : it->second.samples) sample_of_id_.erase(sample.rollout_id);
   const int64_t dropped = drop_rollouts(it->second);
   groups_.erase(it);
   return dropped;

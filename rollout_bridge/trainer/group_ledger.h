@@ -17,7 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "rollout_bridge/base/id_set.h"
@@ -65,7 +65,7 @@ class GroupLedger {
   // Errors: kInvalidField for another group_size than the group's; kUnknownGroup for a group that
   // its trainer start never granted, or that no step trains on; kStale for versions below the
   // grant's min_version, or that the policy calls stale; kNotGranted (this start only) for a sample
-  // that was granted to other workers only.
+  // that was granted to other workers only; kInvalidField for a rollout_id that another sample has.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
   // Keeps a rollout that judge() called kNew. Returns the groups to grant now, in place of groups
   // that are complete and teach nothing.
@@ -142,7 +142,8 @@ class GroupLedger {
   Options options_;
   WorkDivision work_;
   std::map<int64_t, Group> groups_;
-  std::unordered_set<std::string> rollout_ids_;  // of groups not consumed
+  // Samples delivered under each rollout id, of groups not consumed.
+  std::unordered_map<std::string, std::pair<int64_t, int32_t>> sample_of_id_;
   IdSet consumed_;
   IdSet granted_before_;
   int64_t next_step_ = 0;                                 // to be taken

@@ -1,79 +1,30 @@
-// Protocol state of the trainer: one handler a message type, without sockets and locks.
+// Protocol state of the trainer: four desks over one ledger, without sockets and locks.
 //
-// TrainerEndpoint calls it under its mutex and sends the messages of its outboxes.
+// TrainerSessions knows the workers, WeightDesk what they have installed, WorkDesk what they make,
+// RolloutDesk takes what they send. This class brings messages and calls of the owner to the desks.
+// TrainerEndpoint calls it under its mutex and sends the messages of the sessions.
+//
 // Thread safety: none.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "rollout_bridge/base/id_set.h"
-#include "rollout_bridge/protocol/messages.h"
-#include "rollout_bridge/protocol/wire.h"
-#include "rollout_bridge/trainer/byte_budget.h"
-#include "rollout_bridge/trainer/group_ledger.h"
-#include "rollout_bridge/trainer/held_out_samples.h"
-#include "rollout_bridge/trainer/journal.h"
-#include "rollout_bridge/trainer/published_weights.h"
-#include "rollout_bridge/trainer/trainer_endpoint.h"
+#include "rollout_bridge/trainer/rollout_desk.h"
+#include "rollout_bridge/trainer/worker_status.h"
 
 namespace ringside::bridge {
 
-using Clock = std::chrono::steady_clock;
-
-struct Outgoing {
-  std::string header;
-  Payload payload;
-};
-
-// kJoin: HELLO was received. kSync: weights are offered or committed, READY is missing. kReady:
-// takes work. kPaused: keeps its work and gets no more. kQuarantined: its installed weights did not
-// verify; no work until a commit verifies. kBye: it left, the answer is in the outbox. PROTOCOL.md
-// has the transitions.
-enum class SessionState { kJoin, kSync, kReady, kPaused, kQuarantined, kBye };
-
-// A rollout that was delivered and that the owner has not looked for.
-struct Arrival {
-  int64_t group_id = 0;
-  int32_t sample_index = 0;
-  int64_t bytes = 0;
-};
-
-struct Session {
-  std::string worker_id;
-  std::string user;  // public key of its connection; "" without CURVE
-  uint64_t incarnation = 0;
-  SessionState state = SessionState::kJoin;
-  int64_t capacity_samples = 0;
-  bool evaluates = false;          // its held-out prompts are the trainer's
-  int64_t installed_version = -1;  // verified, of this trainer_term
-  int64_t offered_version = -1;    // being staged or staged since
-  int64_t failed_version = -1;     // could not be staged; offered dense from then on
-  int64_t queue_depth = 0;
-  int64_t pending = -1;  // rollouts it has not had acknowledged, as it reports; -1: not reported
-  bool overdue = false;  // samples were reassigned from it and it has sent no rollout since
-  // Last warning about overdue samples that stay with it.
-  std::optional<Clock::time_point> warned_at;
-  std::optional<Clock::time_point> paused_since;
-  int failed_syncs = 0;    // consecutive
-  int refused_in_row = 0;  // consecutive refused rollouts of samples that it held
-  Error last_refusal{};    // the latest refusal among these
-  uint64_t received_seq = 0;
-  uint64_t sent_seq = 0;
-  Clock::time_point last_message{};
-  Clock::time_point last_heartbeat{};
-  std::deque<Outgoing> outbox;
-};
-
 class TrainerState {
  public:
-  // Delivers the journal's rollouts to the ledger. Drops those that would be refused now, with an
-  // event; their samples are granted again.
+  // Delivers the journal's rollouts to the ledger, see RolloutDesk::replay_journal.
   // Throws: as Journal does.
   TrainerState(const TrainerOptions& options, std::string weights_address);
 
@@ -90,7 +41,7 @@ class TrainerState {
   void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
   void grant(const std::vector<GroupGrant>& groups);
   void open_steps(int64_t next_step, int64_t last_step);
-  std::optional<std::vector<Rollout>> take(int64_t step) { return ledger_.take(step); }
+  std::optional<std::vector<Rollout>> take(int64_t step) { return parts_.ledger.take(step); }
   void checkpointed(int64_t step);
   void open_evaluation(int64_t prompts, int32_t samples);
   // nullopt while samples are missing.
@@ -102,99 +53,34 @@ class TrainerState {
   std::optional<Rollout> pop();
   void mark_consumed(std::span<const int64_t> group_ids);
   void end(const std::string& reason);
-  std::size_t committed_workers(int64_t version) const;
+  std::size_t committed_workers(int64_t version) const {
+    return weights_.committed_workers(version);
+  }
   std::vector<WorkerStatus> workers() const;
-  std::vector<BridgeEvent> drain_events();
+  std::vector<BridgeEvent> drain_events() { return parts_.events.drain(); }
 
-  std::map<std::string, Session>& sessions() { return sessions_; }
+  std::map<std::string, Session>& sessions() { return sessions_.all(); }
   // Replies to identities without a session; sent once, best effort.
-  std::deque<std::pair<std::string, Outgoing>>& strays() { return strays_; }
+  std::deque<std::pair<std::string, Outgoing>>& strays() { return sessions_.strays(); }
   BridgeCounters counters() const;
-  bool has_output() const;
+  bool has_output() const { return sessions_.has_output(); }
   // Removes sessions of workers that left and were answered.
-  void sweep();
+  void sweep() { sessions_.sweep(); }
 
  private:
-  // trainer_messages.cpp: one handler a message type.
-  void on_hello(const std::string& identity, const std::string& user, const Message& message,
-                Clock::time_point now);
-  bool replace_session(const std::string& identity, const std::string& user, const Header& header);
+  void on_hello(const std::string& identity, const std::string& user, const Message& message);
   void welcome(Session& session, const HelloBody& body);
-  void malformed(const Session& session, const Error& error);
-  void on_session_message(const std::string& identity, Session& session, const Message& message,
-                          Clock::time_point now);
-  void on_ready(Session& session, const Message& message);
-  void on_heartbeat(const std::string& identity, Session& session, const Message& message,
-                    Clock::time_point now);
-  void on_staged(Session& session, const Message& message);
-  void on_stage_failed(Session& session, const Message& message);
-  void on_committed(Session& session, const Message& message);
-  void on_bye(Session& session, const Message& message);
-  bool check_settings(const std::string& identity, const Header& header, const HelloBody& body);
-  void sync_failed(Session& session, const std::string& why);
+  void on_session_message(const std::string& identity, Session& session, const Message& message);
+  void on_rollout(const std::string& identity, Session& session, const Message& message);
+  void on_heartbeat(const std::string& identity, Session& session, const Message& message);
+  void hand_out_work() { work_.hand_out(rollouts_.uncollected()); }
 
-  // trainer_rollouts.cpp: grants of work, arriving rollouts.
-  void on_rollout(Session& session, const Message& message);
-  AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
-  AckBody receive_held_out(Session& session, const Rollout& rollout);
-  AckBody requeued(Session& session, const Rollout& rollout);
-  AckBody reject(Session& session, const Rollout& rollout, const Error& error);
-  void give_up_if_always_refused(const std::string& identity, const Message& message);
-  AckBody busy(const std::string& rollout_id);
-  Status check_weights_of(const Rollout& rollout) const;
-  bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
-  bool journalled(int64_t group_id, const Message& message);
-  AckBody unreadable(Session& session, const Message& message, const Error& error);
-  bool is_idle(const Session& session) const;
-  void hand_out_work();
-  std::vector<WorkerShare> sharing_workers();
-  bool has_window_for_work(Session& session);
-  void send_credits(Session& session, const std::vector<GrantedGroup>& groups);
-  void widen_windows();
-  void reassign_overdue();
-  bool another_is_ready(const Session& session) const;
-
-  // trainer_weights.cpp
-  void offer(Session& session);
-
-  // trainer_state.cpp
-  void replay_journal();
-  Status replay(Rollout rollout, int64_t& not_taken);
-  void note_dropped(const std::vector<Error>& refused);
-  std::vector<GroupGrant> deliver(Rollout rollout, uint64_t bytes);
-  void drop_arrivals();
-  void open_groups(const std::vector<GroupGrant>& groups);
-  Status admit(const Rollout& rollout) const;
-  void queue(Session& session, Payload payload);
-  void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);
-  void lose(const std::string& identity, const std::string& why);
-  void event(const std::string& worker_id, std::string text, EventKind kind = EventKind::kNews);
-  std::string key_name(const std::string& user) const;
-  Header header_for(const std::string& worker_id, uint64_t incarnation, uint64_t seq) const;
-
-  TrainerOptions options_;
   std::string weights_address_;
-  Journal journal_;
-  GroupLedger ledger_;
-  HeldOutSamples evaluation_;
-  PublishedWeights published_;
-  std::optional<std::string> ended_;
-  std::map<std::string, Session> sessions_;  // by ROUTER identity
-  std::deque<std::pair<std::string, Outgoing>> strays_;
-  std::deque<Arrival> arrivals_;
-  ByteBudget budget_;
-  Clock::time_point now_{};      // latest time passed in
-  std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
-  std::deque<BridgeEvent> events_;
-  BridgeCounters counters_;
+  TrainerParts parts_;
+  TrainerSessions sessions_;
+  WeightDesk weights_;
+  WorkDesk work_;
+  RolloutDesk rollouts_;
 };
-
-// Consecutive failed weight updates of a worker after which it is offered no more weights.
-inline constexpr int kMaxFailedSyncs = 3;
-
-// "join", "sync", "ready", "paused", "quarantined", "bye".
-const char* session_state_name(SessionState state);
-// "1.5 s".
-std::string seconds(std::chrono::milliseconds span);
 
 }  // namespace ringside::bridge

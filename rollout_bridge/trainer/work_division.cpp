@@ -1,6 +1,7 @@
 #include "rollout_bridge/trainer/work_division.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace ringside::bridge {
@@ -8,8 +9,15 @@ namespace {
 
 constexpr int64_t kNone = -1;
 
-int64_t ceil_of(int64_t amount, int64_t part, int64_t whole) {
-  return (amount * part + whole - 1) / whole;
+// A worker needs at least this long for a late sample: below it, jitter of messages counts.
+constexpr std::chrono::milliseconds kLeastLate{100};
+constexpr double kLateFactor = 2;  // times the longest that the idle worker needed
+constexpr double kForget = 0.99;   // of that longest time, at each rollout
+constexpr double kSmallestShare = 1.0 / 64;
+constexpr double kShareRecovery = 0.01;  // of what lacks to a full share, at each rollout
+
+int64_t ceil_of(int64_t amount, double part, double whole) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(amount) * part / whole - 1e-9));
 }
 
 }  // namespace
@@ -22,10 +30,18 @@ struct WorkDivision::Taker {
   int64_t in_flight;
   bool evaluates;
   int64_t share;  // most samples in flight after this assign(), rounded up to whole groups
+  bool on_trial;
+  uint64_t last_assigned;
 
   int64_t free() const { return std::min(capacity, share) - in_flight; }
-  bool is_less_loaded_than(const Taker& other) const {
-    return in_flight * other.capacity < other.in_flight * capacity;
+  // An idle worker that is not on trial, then the least loaded one.
+  bool is_before(const Taker& other) const {
+    const bool idle = in_flight == 0 && !on_trial;
+    const bool other_is_idle = other.in_flight == 0 && !other.on_trial;
+    if (idle != other_is_idle) return idle;
+    const int64_t mine = in_flight * other.capacity;
+    const int64_t theirs = other.in_flight * capacity;
+    return mine != theirs ? mine < theirs : last_assigned < other.last_assigned;
   }
 };
 
@@ -159,6 +175,12 @@ Holding WorkDivision::waiting_for(int64_t version, bool evaluates) const {
   return sum;
 }
 
+double WorkDivision::weight(const WorkerShare& worker) const {
+  if (worker.on_trial) return 1;
+  const auto pace = paces_.find(worker.worker);
+  return static_cast<double>(worker.capacity) * (pace == paces_.end() ? 1 : pace->second.share);
+}
+
 // The ready workers and their shares of the samples in flight and waiting. `groups`: number of
 // waiting groups.
 std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShare> workers,
@@ -177,17 +199,19 @@ std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShar
   // With fewer groups than ready workers, no share is kept for workers that are not ready.
   const bool all_count = waiting.groups >= ready;
   int64_t samples = waiting.samples;
-  int64_t capacity = 0;
+  double weights = 0;
   for (const WorkerShare& w : workers) {
     if (!w.ready && !all_count) continue;
     samples += in_flight(w.worker);
-    capacity += w.capacity;
+    weights += weight(w);
   }
   std::vector<Taker> out;
   for (const WorkerShare& w : workers) {
     if (!w.ready) continue;
-    out.push_back({w.worker, w.version, w.capacity, in_flight(w.worker), w.evaluates,
-                   ceil_of(samples, w.capacity, capacity)});
+    const auto pace = paces_.find(w.worker);
+    out.push_back({w.worker, w.version, w.on_trial ? 1 : w.capacity, in_flight(w.worker),
+                   w.evaluates, ceil_of(samples, weight(w), weights), w.on_trial,
+                   pace == paces_.end() ? 0 : pace->second.last_assigned});
   }
   return out;
 }
@@ -202,7 +226,7 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
   while (!takers.empty()) {
     const auto taker =
         std::min_element(takers.begin(), takers.end(),
-                         [](const Taker& a, const Taker& b) { return a.is_less_loaded_than(b); });
+                         [](const Taker& a, const Taker& b) { return a.is_before(b); });
     const int64_t group_id = first_waiting(taker->version, taker->evaluates);
     if (group_id == kNone) {
       takers.erase(taker);
@@ -230,27 +254,114 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
 
 GrantedGroup WorkDivision::hand_out(int64_t group_id, int64_t count, const std::string& worker,
                                     Time now) {
+  const Group& group = groups_.at(group_id);
+  std::vector<int32_t> samples;
+  for (size_t i = 0; static_cast<int64_t>(samples.size()) < count; ++i) {
+    if (group.samples[i].state == State::kMissing) samples.push_back(static_cast<int32_t>(i));
+  }
+  return assign_samples(group_id, samples, worker, now);
+}
+
+// The samples are missing.
+GrantedGroup WorkDivision::assign_samples(int64_t group_id, const std::vector<int32_t>& samples,
+                                          const std::string& worker, Time now) {
   Group& group = groups_.at(group_id);
-  GrantedGroup granted{
-      group_id,      static_cast<int32_t>(group.samples.size()), group.needs.min_version, 0, {},
-      group.held_out};
-  const uint64_t number = next_assignment_++;
+  GrantedGroup granted{.group_id = group_id,
+                       .group_size = static_cast<int32_t>(group.samples.size()),
+                       .min_version = group.needs.min_version,
+                       .sample_indices = samples,
+                       .held_out = group.held_out};
+  const uint64_t number = ++next_assignment_;
+  const auto count = static_cast<int64_t>(samples.size());
   assignments_[number] = {worker, group_id, count, now};
-  for (size_t i = 0; count > 0; ++i) {
-    Sample& sample = group.samples[i];
-    if (sample.state != State::kMissing) continue;
+  paces_[worker].last_assigned = number;
+  for (const int32_t i : samples) {
+    Sample& sample = group.samples[static_cast<size_t>(i)];
     set_state(group_id, group, sample, State::kAssigned);
     sample.assignment = number;
     if (std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
       sample.asked.push_back(worker);
     }
-    granted.sample_indices.push_back(static_cast<int32_t>(i));
     granted.attempt = std::max(granted.attempt, sample.attempt);
-    ++in_flight_;
-    ++in_flight_by_worker_[worker];
-    --count;
   }
+  in_flight_ += count;
+  in_flight_by_worker_[worker] += count;
   return granted;
+}
+
+void WorkDivision::answered(int64_t group_id, int32_t sample_index, const std::string& worker,
+                            Time now) {
+  if (!is_held_by(group_id, sample_index, worker)) return;
+  Pace& pace = paces_[worker];
+  const Span took = now - assignments_.at(find(group_id, sample_index)->assignment).since;
+  pace.longest = std::max(took, std::chrono::duration_cast<Span>(kForget * pace.longest));
+  pace.share += kShareRecovery * (1 - pace.share);
+}
+
+// The worker with the most samples that were assigned before `before` and that `idle` may make.
+std::pair<std::string, WorkDivision::Late> WorkDivision::latest_holder(const WorkerShare& idle,
+                                                                       Time before) const {
+  std::map<std::string, Late> late;
+  for (const auto& [number, a] : assignments_) {
+    if (a.since >= before) break;
+    const Group& group = groups_.at(a.group_id);
+    if (a.worker == idle.worker || !group.needs.met_by(idle.version, idle.evaluates)) continue;
+    for (size_t i = 0; i < group.samples.size(); ++i) {
+      const Sample& sample = group.samples[i];
+      if (sample.state == State::kAssigned && sample.assignment == number) {
+        late[a.worker].emplace_back(a.group_id, static_cast<int32_t>(i));
+      }
+    }
+  }
+  const auto most = std::max_element(late.begin(), late.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  if (most == late.end()) return {};
+  return {most->first, std::move(most->second)};
+}
+
+std::vector<Takeover> WorkDivision::take_over(std::span<const WorkerShare> workers, Time now) {
+  std::vector<Takeover> takeovers;
+  for (const WorkerShare& idle : workers) {
+    const auto pace = paces_.find(idle.worker);
+    if (!idle.ready || idle.on_trial || in_flight(idle.worker) > 0 || pace == paces_.end() ||
+        pace->second.longest == Span{} || has_work_for(idle.version, idle.evaluates)) {
+      continue;
+    }
+    const Span patience = std::max<Span>(
+        kLeastLate, std::chrono::duration_cast<Span>(kLateFactor * pace->second.longest));
+    auto [holder, late] = latest_holder(idle, now - patience);
+    if (late.empty()) continue;
+    const size_t count =
+        std::min<size_t>((late.size() + 1) / 2, static_cast<size_t>(idle.capacity));
+    const Time latest =
+        assignments_.at(find(late.back().first, late.back().second)->assignment).since;
+    std::map<int64_t, std::vector<int32_t>> taken;
+    for (auto it = late.end() - static_cast<std::ptrdiff_t>(count); it != late.end(); ++it) {
+      Group& group = groups_.at(it->first);
+      set_state(it->first, group, group.samples[static_cast<size_t>(it->second)], State::kMissing);
+      taken[it->first].push_back(it->second);
+    }
+    Takeover& takeover = takeovers.emplace_back(Takeover{holder, idle.worker, {}});
+    for (const auto& [group_id, samples] : taken) {
+      takeover.groups.push_back(assign_samples(group_id, samples, idle.worker, now));
+    }
+    cut_share(holder, latest, now);
+  }
+  return takeovers;
+}
+
+// Halves the share of a worker that is late, once for what it was granted with one share.
+void WorkDivision::cut_share(const std::string& worker, Time assigned, Time now) {
+  Pace& pace = paces_[worker];
+  if (assigned <= pace.last_cut) return;
+  pace.share = std::max(kSmallestShare, pace.share / 2);
+  pace.last_cut = now;
+}
+
+Holding WorkDivision::leave(const std::string& worker) {
+  paces_.erase(worker);
+  return release(worker);
 }
 
 Holding WorkDivision::release(const std::string& worker, Time before) {

@@ -25,6 +25,7 @@ struct WorkerShare {
   int64_t capacity = 0;    // samples it can generate at once, >= 1
   bool ready = false;      // takes work now; a worker that is not ready keeps its share
   bool evaluates = false;  // has the held-out prompts
+  bool on_trial = false;   // gets one sample at a time
 };
 
 // An amount of work.
@@ -33,12 +34,22 @@ struct Holding {
   int64_t samples = 0;
 };
 
+// Samples that an idle worker makes in place of a late one.
+struct Takeover {
+  std::string from;
+  std::string to;
+  std::vector<GrantedGroup> groups;
+};
+
 class WorkDivision {
  public:
   using Time = std::chrono::steady_clock::time_point;
+  using Span = std::chrono::steady_clock::duration;
 
   // Queues the samples of a granted group whose flag in `done` is not set. done: one flag a sample.
   void add(const GroupGrant& grant, const std::vector<bool>& done);
+  // Notes how long `worker` had the sample, if it holds it. Call before finish().
+  void answered(int64_t group_id, int32_t sample_index, const std::string& worker, Time now);
   // Removes a sample whose rollout has arrived, or a whole group. Does nothing for one that is not
   // here.
   void finish(int64_t group_id, int32_t sample_index);
@@ -55,17 +66,26 @@ class WorkDivision {
   int32_t attempt(int64_t group_id, int32_t sample_index) const;
 
   // Divides missing samples among the ready workers.
-  // Limits: no worker gets more than its capacity. While other workers have room, no worker gets
-  // more than its share (in proportion to capacity) of the samples in flight and waiting. At most
-  // `room` samples in all.
+  // Limits: no worker gets more than its capacity, and one on trial no more than one sample. While
+  // other workers have room, no worker gets more than its share of the samples in flight and
+  // waiting. Shares are in proportion to capacity, and smaller for workers from which late samples
+  // were taken over. At most `room` samples in all.
   // Order: lowest priority number first, then oldest grant. Only groups with min_version <= the
   // worker's version. Groups of held-out prompts go to workers that have these.
   // A group goes to one worker, except when it is larger than the capacity, or when fewer groups
-  // wait than workers are ready.
+  // wait than workers are ready. Of equally loaded workers the one that was granted something
+  // longest ago comes first.
   std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
                                                           int64_t room, Time now);
+  // Gives half of the late samples of another worker to each idle worker that nothing waits for,
+  // the latest granted first. A sample is late for an idle worker when it has been assigned for
+  // more than twice as long as that worker lately needed for any sample. The worker that loses
+  // them gets smaller shares, which grow again with the samples that it delivers.
+  std::vector<Takeover> take_over(std::span<const WorkerShare> workers, Time now);
   // True when work exists that a worker with these weights may take.
   bool has_work_for(int64_t version, bool evaluates = false) const;
+  // Takes back all samples of a worker whose session has ended, and forgets its pace.
+  Holding leave(const std::string& worker);
   // Takes back the samples assigned to `worker` before `before`.
   Holding release(const std::string& worker, Time before = Time::max());
   // Samples assigned before `before`, by worker.
@@ -113,7 +133,16 @@ class WorkDivision {
     std::map<Place, int64_t> groups;
     int64_t samples = 0;
   };
+  // What is known of a worker's speed.
+  struct Pace {
+    Span longest{};    // lately from the assignment of a sample to its rollout; 0: unknown
+    double share = 1;  // factor of its share, in (0, 1]
+    Time last_cut{};   // of its share
+    uint64_t last_assigned = 0;  // number of its last assignment
+  };
   struct Taker;
+  // Late samples of one worker, in order of their assignment.
+  using Late = std::vector<std::pair<int64_t, int32_t>>;
 
   const Sample* find(int64_t group_id, int32_t sample_index) const;
   void set_state(int64_t group_id, Group& group, Sample& sample, State state);
@@ -122,6 +151,11 @@ class WorkDivision {
   Holding waiting_for(int64_t version, bool evaluates) const;
   std::vector<Taker> takers(std::span<const WorkerShare> workers, int64_t& groups) const;
   GrantedGroup hand_out(int64_t group_id, int64_t count, const std::string& worker, Time now);
+  GrantedGroup assign_samples(int64_t group_id, const std::vector<int32_t>& samples,
+                              const std::string& worker, Time now);
+  std::pair<std::string, Late> latest_holder(const WorkerShare& idle, Time before) const;
+  double weight(const WorkerShare& worker) const;
+  void cut_share(const std::string& worker, Time assigned, Time now);
 
   uint64_t next_order_ = 0;
   uint64_t next_assignment_ = 0;
@@ -130,6 +164,7 @@ class WorkDivision {
   std::map<Needs, Waiting> waiting_;
   std::map<uint64_t, Assignment> assignments_;  // in order of time
   std::map<std::string, int64_t> in_flight_by_worker_;
+  std::map<std::string, Pace> paces_;  // of workers with a session
 };
 
 }  // namespace ringside::bridge

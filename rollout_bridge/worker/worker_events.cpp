@@ -26,7 +26,7 @@ void WorkerEvents::drop_samples(const std::function<bool(int64_t, int32_t)>& is_
                     [&](int32_t sample) { return is_dropped(group.group_id, sample); });
       return group.sample_indices.empty();
     });
-    return granted->groups.empty();
+    return granted->groups.empty() && granted->withdrawn.empty();
   });
 }
 

@@ -18,7 +18,7 @@ class WorkerEvents {
   // A WeightsReady replaces an earlier one that was not seen: only the newest is installed.
   void push(WorkerEvent event);
   std::optional<WorkerEvent> pop();
-  // Removes samples from the grants; a grant without samples disappears.
+  // Removes samples from the grants; a grant that names nothing any more disappears.
   void drop_samples(const std::function<bool(int64_t group, int32_t sample)>& is_dropped);
   bool next_is_grant() const {
     return !events_.empty() && std::holds_alternative<Granted>(events_.front());

@@ -7,11 +7,16 @@ namespace ringside::bridge {
 
 void WorkerState::on_message(const Result<Message>& received, Clock::time_point now) {
   if (session_.link() == Link::kOver || session_.link() == Link::kAway) return;
+  if (!received && received.error().reason == Reason::kUnsupported) {
+    session_.end();
+    return events_.push(Failed{reason_name(Reason::kUnsupported),
+                               "message of the trainer: " + received.error().detail});
+  }
   if (!received) {
     return disconnect("trainer sent what cannot be read: " + received.error().detail, now);
   }
   const Message& message = received.value();
-  session_.heard(now);
+  session_.touch(now);
   const MessageType type = message.header().type;
   if (type == MessageType::kError) return on_error(message, now);
   if (type == MessageType::kBye) return session_.end();  // the answer to this worker's BYE
@@ -62,11 +67,14 @@ void WorkerState::on_credit(const Message& message) {
   if (!body) return;
   rollouts_.set_window(body.value().window_bytes);
   Granted granted;
+  for (const WithdrawnBody& w : body.value().withdrawn) {
+    granted.withdrawn.push_back({.group_id = w.group_id, .sample_indices = w.sample_indices});
+  }
   for (const GrantBody& g : body.value().groups) {
     granted.groups.push_back(
         {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices, g.held_out});
   }
-  if (!granted.groups.empty()) events_.push(std::move(granted));
+  if (!granted.groups.empty() || !granted.withdrawn.empty()) events_.push(std::move(granted));
 }
 
 void WorkerState::on_ack(const Message& message, Clock::time_point now) {

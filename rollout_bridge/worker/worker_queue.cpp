@@ -38,6 +38,16 @@ void WorkerQueue::on_connected() {
 }
 
 void WorkerQueue::on_granted(const Granted& granted) {
+  for (const GrantedGroup& group : granted.withdrawn) {
+    for (const int32_t index : group.sample_indices) {
+      const auto it = samples_.find({group.group_id, index});
+      if (it == samples_.end()) continue;
+      it->second.is_current = false;
+      if (it->second.stage != Stage::kQueued) continue;
+      std::erase(order_, it->first);
+      samples_.erase(it);
+    }
+  }
   for (const GrantedGroup& group : granted.groups) {
     for (const int32_t index : group.sample_indices) {
       const Key key{group.group_id, index};

@@ -40,7 +40,7 @@ class WorkerQueue {
   // A session began. Drops the queued samples; those that are being sampled or finished count again
   // once the trainer grants them in this session.
   void on_connected();
-  // Queues the samples that are not held yet.
+  // Queues the samples that are not held yet, and drops the withdrawn ones that are not started.
   void on_granted(const Granted& granted);
 
   // Takes up to `at_most` queued samples, oldest first, and marks them as being sampled.

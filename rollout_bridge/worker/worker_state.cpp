@@ -75,7 +75,7 @@ const char* WorkerState::state_name() const {
 Status WorkerState::send_rollout(Rollout rollout) {
   if (rollout.trainer_term < 0) rollout.trainer_term = std::max<int64_t>(installed_term_, 0);
   if (Status s = validate(rollout, options_.limits); !s) return s;
-  rollouts_.add(rollout, encode_rollout(rollout, options_.limits));
+  rollouts_.add(rollout, encode_rollout(rollout));
   return Success{};
 }
 

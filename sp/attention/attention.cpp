@@ -8,7 +8,7 @@
 
 #include "sp/attention/executor.h"
 #include "sp/attention/sinks.h"
-#include "sp/attention/ulysses.h"
+#include "sp/heads/head_exchange.h"
 
 namespace ringside::sp {
 namespace {
@@ -30,6 +30,10 @@ c10::IValue hold(const AttentionContext& context, double softmax_scale) {
 
 c10::intrusive_ptr<ContextHolder> held(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<ContextHolder>(ctx->saved_data["context"].toCapsule());
+}
+
+AttentionExchange exchange_of(const AttentionPlan& plan) {
+  return attention_exchange(plan.head_split, plan.ulysses_rows);
 }
 
 // Runs the forward and saves for the backward: the query side and key side of this rank's heads,
@@ -88,14 +92,15 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const AttentionPlan& plan = context.plan();
     // Without an exchange these are this rank's own tensors, which the caller has in both runs.
     KeptResults* const exchanged = plan.ulysses_size() > 1 ? kept : nullptr;
+    const AttentionExchange exchange = exchange_of(plan);
     const variable_list heads = compute_once(exchanged, [&]() -> variable_list {
-      auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, plan, *context.ulysses);
+      auto [q_ShD, kv_S2kD] = qkv_to_heads(q_sHD, k_sKD, v_sKD, exchange, *context.ulysses);
       return {q_ShD, kv_S2kD};
     });
     const at::Tensor out_ShD =
         forward_share(ctx, heads[0], heads[1], sinks_H, context, softmax_scale, kept);
     return compute_once(exchanged, [&]() -> variable_list {
-      return {heads_to_sequence(out_ShD, plan, *context.ulysses)};
+      return {to_sequence(out_ShD, exchange.query, *context.ulysses, "ulysses_output")};
     })[0];
   }
 
@@ -104,12 +109,13 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const AttentionPlan& plan = holder->context.plan();
     Communicator& ulysses = *holder->context.ulysses;
     const auto wire = grads[0].scalar_type();
+    const AttentionExchange exchange = exchange_of(plan);
     const auto [share, dsinks] =
-        backward_share(ctx, *holder, sequence_to_heads(grads[0], plan, ulysses));
+        backward_share(ctx, *holder, to_heads(grads[0], exchange.query, ulysses, "ulysses_query"));
     // Partial gradients that are summed after the exchange stay in the accumulation dtype.
     const auto kv_wire = plan.head_split.kv_heads_shared ? accumulation_dtype(wire) : wire;
-    const auto [dq, dk, dv] =
-        gradients_to_sequence(share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), plan, ulysses);
+    const auto [dq, dk, dv] = qkv_gradients_to_sequence(
+        share.dq_ShD.to(wire), share.dkv_S2kD.to(kv_wire), exchange, ulysses);
     return {dq, dk.to(wire), dv.to(wire), dsinks, Variable(), Variable(), Variable()};
   }
 };

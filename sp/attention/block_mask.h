@@ -1,4 +1,4 @@
-// Which keys of a block a query sees, and the mask that ATen's kernel wants for it.
+// Mask of a block for ATen's kernel, and the keys of the block that a query sees.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "sp/functional/saved_context.h"
 #include "sp/layout/range.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::sp {
 namespace {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "sp/functional/lengths.h"
 #include "sp/mesh/communicator.h"
+#include "sp/mesh/lengths.h"
 
 namespace ringside::sp {
 

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "sp/functional/saved_context.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::sp {
 namespace {

@@ -18,8 +18,8 @@
 namespace ringside::sp {
 
 // Groups exist for kLoss, kSp, kBatch, kRing, kUlysses and kNone (this rank alone), and for the
-// sets of axes that a connection asks for besides. Communicators are shared, so work in flight
-// keeps its communicator alive.
+// additional sets of axes that were requested at construction. Communicators are shared, so work
+// in flight keeps its communicator alive.
 // Thread safety: const functions from any thread; one thread a rank launches collectives.
 class ProcessGroups {
  public:

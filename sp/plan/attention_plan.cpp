@@ -149,7 +149,7 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
   plan.num_ring_ranks = layout.ring_size();
   plan.share_rows = layout.ring_share_tokens(plan.ring_rank);
   plan.ulysses_rows = rows_of_ulysses_ranks(layout, plan.ring_rank);
-  plan.head_split = split_heads(heads, ulysses_size);
+  plan.head_split = split_over_ulysses(heads, ulysses_size);
   const bool chunked = options.ring_impl == RingImpl::kAllGather && options.heads_k_stride > 0;
   plan.head_chunks = chunk_heads(heads, plan.head_split.query_heads_of[plan.ulysses_rank],
                                  plan.head_split.kv_heads_of[plan.ulysses_rank],
@@ -170,7 +170,7 @@ AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& head
 std::vector<RankWork> work_of_ranks(const SequenceLayout& layout, const HeadShape& heads,
                                     const PlanOptions& options) {
   check_options(options);
-  const HeadSplit split = split_heads(heads, layout.ulysses_size());
+  const HeadSplit split = split_over_ulysses(heads, layout.ulysses_size());
   const std::vector<RingRows> sent = rows_sent(RingNeeds(layout, options));
   std::vector<RankWork> all;
   for (int64_t r = 0; r < layout.ring_size(); ++r) {

@@ -3,7 +3,7 @@
 //
 // Ulysses (size U): the ranks of a Ulysses group hold consecutive runs of one ring share. An
 // all-to-all exchanges tokens for heads. Before it, a rank has its run of tokens with all heads;
-// after it, the whole ring share with its own heads (head_split.h).
+// after it, the whole ring share with its own heads (attention_heads.h).
 //
 // Ring (size R): the queries of a share also attend to keys of other shares. There are two ways to
 // bring keys and queries together:
@@ -26,8 +26,8 @@
 
 #include "sp/layout/range.h"
 #include "sp/layout/sequence_layout.h"
+#include "sp/plan/attention_heads.h"
 #include "sp/plan/blocks.h"
-#include "sp/plan/head_split.h"
 
 namespace ringside::sp {
 

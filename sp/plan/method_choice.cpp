@@ -58,7 +58,7 @@ MethodCost cost_of(const MethodQuery& query, int64_t ulysses) {
   const int64_t ring = query.num_ranks / ulysses;
   const SequenceLayout layout(SegmentForest::of_documents(query.document_lengths), ring, ulysses,
                               query.placement);
-  const HeadSplit split = split_heads(query.heads, ulysses);
+  const HeadSplit split = split_over_ulysses(query.heads, ulysses);
   const int64_t here = query.speed.ranks_per_node;
   MethodCost axes{ulysses, ring};
   axes.ulysses_crosses_nodes = here > 0 && ulysses > here;

@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sp/functional/head_exchange.h"
-#include "sp/functional/saved_context.h"
+#include "sp/mesh/saved_context.h"
 
 namespace ringside::sp {
 namespace {
@@ -128,18 +127,6 @@ std::vector<int64_t> sent_rows(const StatePlan& plan) {
     rows.insert(rows.end(), to_rank.begin(), to_rank.end());
   }
   return rows;
-}
-
-at::Tensor to_head_groups(const at::Tensor& x_sGC, const StateContext& context) {
-  return gather_seq_scatter_heads(x_sGC, 0, 1, context.ulysses, context.plan->ulysses_rows);
-}
-
-at::Tensor from_head_groups(const at::Tensor& x_SgC, const StateContext& context) {
-  std::vector<int64_t> groups;
-  for (const Range& range : context.plan->groups_of) {
-    groups.push_back(range.size());
-  }
-  return gather_heads_scatter_seq(x_SgC, 1, 0, context.ulysses, context.plan->ulysses_rows, groups);
 }
 
 at::Tensor rows_of_other_ranks(const at::Tensor& x_Sc, const StateContext& context) {

@@ -1,13 +1,12 @@
-// What a layer that passes a state along each document exchanges with the other sequence-parallel
-// ranks, by its plan: channels for head groups, rows before a piece, maps of the state. What the
-// layer computes is the caller's. All functions are differentiable with exact adjoints.
+// Exchange of a layer that passes a state along each document with the other ranks of its ring, by
+// its plan: rows before a piece, maps of the state. What the layer computes, and the exchange of
+// channels for head groups (sp/heads), are the caller's. All functions are differentiable with
+// exact adjoints.
 //
-// Shapes: s/S = rows of this rank/of its ring share, G/g = all/this rank's head groups, C =
-// channels of a group, c = channels, n = runs that do not continue a run of this rank, m = mapped
-// runs, h = this rank's value heads, K, V = dims of a state.
+// Shapes: S = rows of this rank's ring share, c = channels, n = runs that do not continue a run of
+// this rank, m = mapped runs, h = this rank's value heads, K, V = dims of a state.
 // Blocks: until this rank's result is there; on CUDA only the current stream waits.
-// Throws: c10::Error on shapes that do not match the plan, before anything is sent. Of channels
-// that are exchanged for groups only the rows are checked.
+// Throws: c10::Error on shapes that do not match the plan, before anything is sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,18 +24,12 @@ namespace ringside::sp {
 struct StateContext {
   std::shared_ptr<const StatePlan> plan;
   at::Tensor sent_rows;  // sent_rows(*plan) on the rank's device; undefined: rows do not travel
-  std::shared_ptr<Communicator> ulysses;
+  std::shared_ptr<Communicator> ulysses;  // exchanges channels for head groups
   std::shared_ptr<Communicator> ring;
 };
 
 // The rows of plan.send_rows, rank after rank.
 std::vector<int64_t> sent_rows(const StatePlan& plan);
-
-// This rank's head groups of the whole ring share, and back.
-// Shapes: x_sGC -> [S, g, C]; x_SgC -> [s, G, C].
-// Collective over: the Ulysses group, forward and backward.
-at::Tensor to_head_groups(const at::Tensor& x_sGC, const StateContext& context);
-at::Tensor from_head_groups(const at::Tensor& x_SgC, const StateContext& context);
 
 // The rows of other ranks that precede runs of this rank, in the order of plan.halo.
 // Shapes: x_Sc with the rows of the ring share; returns [received rows, c], undefined when no ring

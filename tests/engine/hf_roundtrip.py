@@ -142,7 +142,7 @@ def check_text_part(executable: str, work: pathlib.Path) -> None:
 
 
 def main() -> None:
-    # The first cos, exp or log on two threads at once can be a coarse one: sp/functional/vector_math.h.
+    # The first cos, exp or log on two threads at once can be a coarse one: sp/mesh/vector_math.h.
     torch.set_num_threads(1)
     executable = sys.argv[1]
     torch.manual_seed(0)

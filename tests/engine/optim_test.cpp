@@ -116,7 +116,7 @@ TEST_CASE("schedules equal transformers'") {
   CHECK(floored.at_step(1000) == Approx(2e-4));
 }
 
-TEST_CASE("schedules refuse what cannot be") {
+TEST_CASE("invalid schedules throw") {
   CHECK_THROWS_AS(LrSchedule{}.at_step(-1), std::invalid_argument);
   CHECK_THROWS_AS((LrSchedule{.decay = LrDecay::kLinear}.at_step(0)), std::invalid_argument);
   CHECK_THROWS_AS((LrSchedule{.min_lr_ratio = 1.5}.at_step(0)), std::invalid_argument);

@@ -73,7 +73,7 @@ def dumped(executable: str, folder: pathlib.Path, config, longest: int, position
 
 
 def main() -> None:
-    # The first cos, exp or log on two threads at once can be a coarse one: sp/functional/vector_math.h.
+    # The first cos, exp or log on two threads at once can be a coarse one: sp/mesh/vector_math.h.
     torch.set_num_threads(1)
     executable = sys.argv[1]
     assert set(ROPE_INIT_FUNCTIONS) - {"proportional"} == {"linear", "dynamic", "yarn", "longrope", "llama3"}

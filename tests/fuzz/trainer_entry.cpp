@@ -191,7 +191,7 @@ class Drive {
     if ((how & 0xe0) != 0xe0) return payload;
     const auto odd = [&] { return static_cast<int32_t>(script_.number()); };
     const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(),  odd(), "p", 1.0,
-                             1.0,          0,     script_.number(), "stop", {}};
+                             1.0,          0,     script_.number(), "stop", {},    ""};
     payload.body = make_payload(payload.type, spoilt).body;
     return payload;
   }

@@ -1,6 +1,6 @@
 """Low-rank adapters against PEFT: log-probs, training, and directories that each reads from the other.
 
-Guards the factors' places in fused projections, the scale, the gradient through a frozen base, the names and
+Guards the factors' places in fused projections, a packed base (nf4) that trains otherwise on several ranks, the scale, the gradient through a frozen base, the names and
 fields of PEFT's files, the merge, and the sum of the adapters' gradient over every layout of ranks. The ranks of most
 runs are threads of one process.
 """
@@ -39,6 +39,13 @@ LAYOUTS = {
     "dp 2": ringside_cli.layout(data=2),
     "ulysses 2, asynchronous": [*ringside_cli.layout(ulysses=2), "sp.async_ulysses=true"],
     "recomputed": ["model.recompute=full"],
+}
+PACKED_LAYOUTS = {
+    "ulysses 2": LAYOUTS["ulysses 2"],
+    "ring 2": LAYOUTS["ring 2"],
+    "ring 2, ulysses 2": ringside_cli.layout(ring=2, ulysses=2),
+    "dp 2": LAYOUTS["dp 2"],
+    "recomputed": LAYOUTS["recomputed"],
 }
 AS_PROCESSES = ("ulysses 2", "dp 2")
 
@@ -211,15 +218,31 @@ def check_training(folder: pathlib.Path) -> int:
     return failures + check_layouts(folder, start_dir, start)
 
 
+def compare_layouts(
+    folder: pathlib.Path, words: list[str], one: dict[str, torch.Tensor], layouts: dict[str, list[str]]
+) -> int:
+    """Trains at each layout; the factors must be those of one rank."""
+    failures = 0
+    packed = "nf4 " if "lora.base=nf4" in words else ""
+    for name, layout in layouts.items():
+        run = ringside_cli.run if not packed and name in AS_PROCESSES else ringside_cli.run_in_memory
+        found = load_factors(train(folder, packed + name, [*words, *layout], run=run) / "adapter")
+        difference = max((found[key] - one[key]).abs().max().item() for key in one)
+        failures += check(f"factors after {STEPS} steps, {packed}{name}", difference, LAYOUT_TOLERANCE)
+    return failures
+
+
 def check_layouts(folder: pathlib.Path, start_dir: pathlib.Path, start: dict[str, torch.Tensor]) -> int:
     failures = 0
     words = recipe_words(folder, "float64", start_dir, ALL)
     one = load_factors(train(folder, "one", words) / "adapter")
-    for name, layout in LAYOUTS.items():
-        run = ringside_cli.run if name in AS_PROCESSES else ringside_cli.run_in_memory
-        found = load_factors(train(folder, name, [*words, *layout], run=run) / "adapter")
-        difference = max((found[key] - one[key]).abs().max().item() for key in one)
-        failures += check(f"factors after {STEPS} steps, {name}", difference, LAYOUT_TOLERANCE)
+    failures += compare_layouts(folder, words, one, LAYOUTS)
+    # QLoRA: the packed base is the same on every rank, and another than the whole one.
+    packed = [*words, "lora.base=nf4"]
+    packed_one = load_factors(train(folder, "one nf4", packed) / "adapter")
+    if not 0.05 < relative_to_change(packed_one, one, start) < 1:
+        raise ValueError("nf4 trains as the whole base does, or as nothing")
+    failures += compare_layouts(folder, packed, packed_one, PACKED_LAYOUTS)
     # A run that stops and goes on, at another layout.
     train(folder, "resumed", [*words, *ringside_cli.layout(ulysses=2)], steps=3)
     found = load_factors(train(folder, "resumed", words) / "adapter")
@@ -229,7 +252,7 @@ def check_layouts(folder: pathlib.Path, start_dir: pathlib.Path, start: dict[str
 
 
 def main() -> int:
-    # The first cos, exp or log on two threads at once can be a coarse one: sp/functional/vector_math.h.
+    # The first cos, exp or log on two threads at once can be a coarse one: sp/mesh/vector_math.h.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

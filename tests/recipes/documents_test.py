@@ -1,10 +1,13 @@
 """What the documents promise: links that lead somewhere, keys that exist, examples that run.
 
 A fenced block after the line <!-- test: run --> is executed as a shell script, in a folder that looks like the checkout
-and is thrown away. One after <!-- test: recipe --> is a recipe: it must pass a dry run.
+and is thrown away. One after <!-- test: recipe --> is a recipe: it must pass a dry run. Other blocks are held by their language:
+C++ stands in the file that <!-- test: from FILE --> names, YAML passes `ringside check` but for files that it names, Python
+runs, JSON parses.
 
 Usage: documents_test.py RINGSIDE. Standard library only.
 """
+import json
 import os
 import pathlib
 import re
@@ -16,7 +19,9 @@ import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
-MARKED = re.compile(r"^<!-- test: (\w+) -->\n+```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKED = re.compile(r"^<!-- test: (run|recipe) -->\n+```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(?:<!-- test: from (\S+) -->\n+)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FREE = ("mermaid",)  # drawn, not run
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SECTIONS = "model|data|rollout|algorithm|optimizer|lora|train|parallel|sp|bridge|weights|checkpoint|log|eval"
@@ -52,6 +57,18 @@ def broken_links(page: pathlib.Path) -> list[str]:
         elif part and file.suffix == ".md" and part not in anchors(file.read_text()):
             found.append(f"{page.relative_to(ROOT)}: {target}: no such heading")
     return found
+
+
+def blocks() -> list[tuple[str, str, str, str]]:
+    """Page, file that it is from, language and text of every block that names its language."""
+    return [(str(page.relative_to(ROOT)), *found) for page in documents() for found in BLOCK.findall(page.read_text())]
+
+
+def missing_lines(text: str, source: str) -> list[str]:
+    """The stretches of a block, between lines or ends of lines with "...", that do not stand in the file. Blanks may differ."""
+    def plain(code: str) -> str:
+        return re.sub(r"\s+", " ", code).strip()
+    return [part for part in map(plain, re.split(r"\.\.\.", text)) if part.strip(" };,") and part not in plain(source)]
 
 
 class Documents(unittest.TestCase):
@@ -94,6 +111,42 @@ class Documents(unittest.TestCase):
                     with self.subTest(page=str(page.relative_to(ROOT)), block=block):
                         self.execute(kind, block, folder)
         self.assertGreater(done, 2)
+
+    def test_blocks_of_code_stand_in_a_file_that_is_compiled(self):
+        found = [block for block in blocks() if block[2] == "cpp"]
+        self.assertGreater(len(found), 2)
+        for page, file, _, text in found:
+            with self.subTest(page=page):
+                self.assertTrue(file, f"{page}: a block of C++ without <!-- test: from FILE -->")
+                self.assertEqual(missing_lines(text, (ROOT / file).read_text()), [])
+
+    def test_a_block_that_drifted_is_found(self):
+        self.assertEqual(missing_lines("int a;\n...\nint b{\n  1};\n", "int a;\nint c;\nint b{1};"), ["int b{ 1};"])
+        self.assertEqual(missing_lines("config.list_blocks();\n", "  list_blocks(config);\n"), ["config.list_blocks();"])
+
+    def test_blocks_of_yaml_have_known_keys_and_values(self):
+        found = [block for block in blocks() if block[2] == "yaml"]
+        self.assertGreater(len(found), 5)
+        harmless = re.compile(r"does not exist|is not set|No such file|no file matches|mistakes?; nothing was started")
+        with tempfile.TemporaryDirectory() as folder:
+            for page, _, _, text in found:
+                recipe = pathlib.Path(folder) / "block.yaml"
+                recipe.write_text(text)
+                ended = subprocess.run([RINGSIDE, "check", recipe], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, timeout=60, check=False)
+                with self.subTest(page=page, block=text):
+                    self.assertEqual([line for line in ended.stderr.splitlines() if line and not harmless.search(line)], [])
+
+    def test_blocks_of_python_and_json_are_what_they_say(self):
+        self.assertEqual({language for _, _, language, _ in blocks()} - {"cpp", "yaml", "python", "json", *FREE}, set())
+        for page, _, language, text in blocks():
+            with self.subTest(page=page, block=text):
+                if language == "json":
+                    json.loads(text)
+                if language == "python":
+                    names: dict = {"__name__": "block"}
+                    exec(compile(text, page, "exec"), names)  # pylint: disable=exec-used
+                    if "score" in names:
+                        self.assertEqual(names["score"](completions=["17 * 3 is 51", "52"], answers=["51", "51"]), [1.0, 0.0])
 
     def execute(self, kind: str, block: str, folder: pathlib.Path):
         self.assertIn(kind, ("run", "recipe"))

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "rl/data/prompt_messages.h"
 #include "rl/data/text_data.h"
 #include "tests/support/temporary_directory.h"
 
@@ -100,6 +101,69 @@ TEST_CASE("a template that refuses a conversation is a problem of its line, and 
   CHECK_THAT(data.problems[0], Contains("data.jsonl:2: ") && Contains("only users here") &&
                                    Contains("line 2 of the template"));
   CHECK_THAT(data.problems[1], Contains("data.jsonl:3: ") && Contains("TypeError"));
+}
+
+TEST_CASE("a recipe adds a system message and a suffix to every prompt") {
+  Model model(kSimple);
+  model.write("data.jsonl",
+              "{\"prompt\": \"text\"}\n"
+              "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}]}\n"
+              "{\"prompt\": [{\"role\": \"system\", \"content\": \"own\"},"
+              " {\"role\": \"user\", \"content\": \"b\"}]}\n");
+  Config config = model.config();
+  config.data.prompt_suffix = " Think.";
+  const auto raw = read_prompts(model.path("data.jsonl"), config);
+  CHECK(raw[0].prompt == "text Think.");
+  CHECK_FALSE(raw[0].is_chat);
+  CHECK(raw[1].prompt == "<s>[user] a Think.</s>\n[assistant]");
+  config.data.system_prompt = "Be brief.";
+  CHECK_THROWS_WITH(read_prompts(model.path("data.jsonl"), config),
+                    Contains("data.jsonl:1: ") && Contains("expected messages, or "
+                                                           "data.text_prompts user"));
+  config.data.text_prompts = TextPrompts::kUser;
+  const auto chats = read_prompts(model.path("data.jsonl"), config);
+  CHECK(chats[0].prompt == "<s>[system] Be brief.</s>\n[user] text Think.</s>\n[assistant]");
+  CHECK(chats[0].is_chat);
+  CHECK(chats[1].prompt == "<s>[system] Be brief.</s>\n[user] a Think.</s>\n[assistant]");
+  CHECK(chats[2].prompt == "<s>[system] own</s>\n[user] b Think.</s>\n[assistant]");
+}
+
+TEST_CASE("a suffix is one more part of a message of parts") {
+  DataConfig config;
+  config.prompt_suffix = "!";
+  json messages = json::array(
+      {{{"role", "user"}, {"content", json::array({{{"type", "text"}, {"text", "hi"}}})}}});
+  messages = prompt_messages(messages, config);
+  CHECK(messages[0]["content"][1] == json{{"type", "text"}, {"text", "!"}});
+  CHECK_THROWS_WITH(prompt_messages(json::array({{{"role", "tool"}, {"content", "4"}}}), config),
+                    Contains("the last message is of role \"tool\""));
+}
+
+TEST_CASE("a prompt that ends with the assistant is refused") {
+  Model model(kSimple);
+  model.write("data.jsonl",
+              "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"},"
+              " {\"role\": \"assistant\", \"content\": \"b\"}]}\n");
+  const PromptFile data = scan_prompts(model.path("data.jsonl"), model.config());
+  REQUIRE(data.problems.size() == 1);
+  CHECK_THAT(data.problems[0], Contains("data.jsonl:1: the last message is the assistant's"));
+}
+
+TEST_CASE("a template that ignores the messages is refused, and one option that it does not read") {
+  Model model("{{ bos_token }}always the same{% if thinking %}!{% endif %}");
+  model.write("data.jsonl",
+              "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}]}\n"
+              "{\"prompt\": [{\"role\": \"user\", \"content\": \"b\"}]}\n");
+  const PromptFile data = scan_prompts(model.path("data.jsonl"), model.config());
+  REQUIRE(data.problems.size() == 1);
+  CHECK_THAT(data.problems[0],
+             Contains("data.jsonl:2: ") && Contains("does not read the messages"));
+  Config options = model.config();
+  options.data.template_options = R"({"thinkin": false})";
+  CHECK_THROWS_WITH(scan_prompts(model.path("data.jsonl"), options),
+                    Contains("names thinkin, which the template does not read; it reads thinking"));
+  model.write("one.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
+  CHECK(scan_prompts(model.path("one.jsonl"), model.config()).problems.empty());
 }
 
 TEST_CASE("a template cannot reach what lies outside of its messages") {

@@ -32,6 +32,13 @@ class TempDir : public test::TemporaryDirectory {
   fs::path operator/(const std::string& name) const { return path() / name; }
 };
 
+TEST_CASE("a metric whose name is not UTF-8 is written with a replacement character") {
+  const TempDir dir;
+  MetricsWriter(dir / "metrics.jsonl", -1).write(1, {{"rewards/\xff/mean", 0.5}});
+  const auto line = nlohmann::json::parse(read_file(dir / "metrics.jsonl"));
+  CHECK(line["rewards/\xef\xbf\xbd/mean"] == 0.5);
+}
+
 TEST_CASE("a line holds the step first, the metrics in their order, and exact values") {
   const TempDir dir;
   const auto path = dir / "metrics.jsonl";

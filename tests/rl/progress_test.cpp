@@ -280,5 +280,25 @@ TEST_CASE("warnings and errors are copied to a file, other lines are not") {
   CHECK_THAT(text, !Contains("before") && !Contains("after") && !Contains("a step"));
 }
 
+TEST_CASE("every line is copied to the log's file, and lines of others without being printed") {
+  const test::TemporaryDirectory folder;
+  const std::string path = (folder.path() / "run.log").string();
+  const std::string printed = captured_stderr([&] {
+    log::copy_lines_to(path);
+    log::info("a step");
+    log::line("step 1/2");
+    log::warn("a warning");
+    log::copy_error("the end");
+    log::copy_line("of a worker");
+    log::copy_lines_to("");
+    log::info("after");
+  });
+  CHECK_THAT(printed, !Contains("the end") && !Contains("of a worker"));
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CHECK_THAT(text, Contains("a step\nstep 1/2\n") && Contains("a warning\n") &&
+                       Contains("the end\nof a worker\n") && !Contains("after"));
+}
+
 }  // namespace
 }  // namespace ringside::rl

@@ -63,7 +63,8 @@ class SlowSource final : public rl::RolloutSource {
 }  // namespace
 
 TEST_CASE(
-    "ranks wait for one that works for longer than their collectives may take, and for several") {
+    "ranks wait for one that works for longer than their collectives may take, and for several",
+    "[serial]") {
   const bool all_work = GENERATE(false, true);
   std::atomic<int> done{0};
   test::run_ranks(
@@ -80,7 +81,8 @@ TEST_CASE(
       kTimeout);
 }
 
-TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in its own words") {
+TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in its own words",
+          "[serial]") {
   std::vector<std::string> errors(4);
   test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     try {
@@ -97,7 +99,8 @@ TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in it
                                            "rank 1 has failed"});
 }
 
-TEST_CASE("a save and a publish that take longer than a collective may do not end the run") {
+TEST_CASE("a save and a publish that take longer than a collective may do not end the run",
+          "[serial]") {
   const auto config = make_config({"checkpoint.every=1"});
   const test::TemporaryDirectory dir;
   SlowSource source(config, kLonger);
@@ -116,7 +119,8 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
   CHECK(rl::checkpoint_step(rl::checkpoint_path(dir.path(), 2)) == 2);
 }
 
-TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it") {
+TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it",
+          "[serial]") {
   const int64_t told = GENERATE(0, 1);
   const auto config = make_config({"train.steps=1000"});
   const test::TemporaryDirectory dir;
@@ -138,7 +142,8 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
 
 TEST_CASE(
     "weights that an optimizer step made infinite are neither published nor saved, and the error "
-    "has step and tensor") {
+    "has step and tensor",
+    "[serial]") {
   const auto config = make_config(
       {"optimizer.learning_rate=1e39", "parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
   const test::TemporaryDirectory dir;

@@ -44,6 +44,43 @@ std::vector<std::string> prompts_of(const std::string& files) {
   return texts;
 }
 
+TEST_CASE("a path with dots names a field inside of a field, unless a field has that name") {
+  Folder folder;
+  const auto file = folder.file(
+      "verl.jsonl",
+      "{\"in\": {\"q\": \"a\"}, \"reward_model\": {\"style\": \"rule\", \"ground_truth\": "
+      "\"72\"}}\n"
+      "{\"in\": {\"q\": \"b\"}, \"reward_model.ground_truth\": 5}\n"
+      "{\"in\": {\"q\": \"c\"}, \"reward_model\": {\"a.b\": {\"ground_truth\": \"no\"}}}\n");
+  Config config;
+  config.data.prompt_key = "in.q";
+  config.data.answer_key = "reward_model.ground_truth";
+  const auto prompts = read_prompts(file, config);
+  REQUIRE(prompts.size() == 3);
+  CHECK(prompts[0].prompt == "a");
+  CHECK(prompts[0].answer == "72");
+  CHECK(prompts[1].answer == "5");
+  CHECK(prompts[2].answer.empty());
+  config.data.answer_key = "reward_model.a.b.ground_truth";
+  CHECK(read_prompts(file, config)[2].answer == "no");
+  config.data.prompt_key = "in.text";
+  CHECK_THROWS_WITH(read_prompts(file, config),
+                    Contains("has no \"in.text\"") && Contains("it has \"in\", \"reward_model\""));
+}
+
+TEST_CASE("what an answer was in the file is kept, for rewards that compare texts") {
+  Folder folder;
+  const auto file = folder.file("a.jsonl",
+                                "{\"prompt\": \"a\", \"answer\": [\"17\"]}\n"
+                                "{\"prompt\": \"b\", \"answer\": true}\n"
+                                "{\"prompt\": \"c\", \"answer\": 5}\n");
+  const auto prompts = read_prompts(file, Config());
+  CHECK(prompts[0].answer == "[\"17\"]");
+  CHECK(prompts[0].answer_kind == "an array");
+  CHECK(prompts[1].answer_kind == "a boolean");
+  CHECK(prompts[2].answer_kind.empty());
+}
+
 TEST_CASE("a JSON array is read like lines, and its rows are named") {
   Folder folder;
   const auto good = folder.file("a.json", R"(  [{"prompt": "x", "answer": 1},

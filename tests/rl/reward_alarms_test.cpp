@@ -37,8 +37,7 @@ std::vector<std::string> run(rl::RewardAlarms& alarms, const Step& step, int tim
 }  // namespace
 
 TEST_CASE(
-    "zero rewards ring after five steps, again when that has doubled, and name the keys to look "
-    "at") {
+    "five steps of zero reward raise an alarm that names the keys; it repeats at 10, 20, ...") {
   rl::RewardAlarms alarms;
   rl::Metrics metrics;
   CHECK(run(alarms, kZero, 4, &metrics).empty());

@@ -198,7 +198,7 @@ TEST_CASE("an answer that no completion can match is found before training") {
   CHECK(problem("code_tests", "[]", "an array") == "");
 }
 
-TEST_CASE("hostile answers are wrong, soon") {
+TEST_CASE("adversarial answers are rejected in bounded time") {
   const Reward reward = make_reward("math_answer", {});
   const std::string braces = "\\boxed{" + std::string(1000000, '{');
   CHECK(reward({"", braces, "1"}) == 0.0);

@@ -191,6 +191,50 @@ TEST_CASE("rollouts of a group that is replaced free the bytes that they took", 
   CHECK(trainer.in_flight("a") == 2);  // of the next round
 }
 
+TEST_CASE("a journal without room is told again every 30 s while rollouts are refused") {
+  rl::JournalRoomNotice notice(std::chrono::seconds(30));
+  const rl::JournalRoomNotice::TimePoint begin{};
+  std::vector<int64_t> told;
+  for (int64_t second = 0; second < 200; ++second) {
+    // Room for 20 s from second 100 on.
+    const int64_t refused = second < 10 ? 0 : second < 100 ? second : second < 120 ? 99 : second;
+    if (notice.is_due(refused, begin + std::chrono::seconds(second))) {
+      told.push_back(second);
+    }
+  }
+  CHECK(told == std::vector<int64_t>{40, 70, 100, 150, 180});
+}
+
+TEST_CASE("the line about a journal without room names its place and what to do", "[intake]") {
+  const TempDir dir;
+  auto options = options_of(dir, 1);
+  options.journal_max_bytes = 1;
+  rl::RolloutIntake intake(options, make_rules(1, 0), 10);
+  publish(intake, 1, 0);
+  FakeWorker worker(intake, 8);
+  const auto granted = worker.take_grants(2);
+  REQUIRE(granted.size() == 2);
+  worker.send(*granted.begin(), 0, 1.0);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto wait_for_refusals = [&](uint64_t count) {
+    while (intake.counters().bridge->journal_refused < count) {
+      REQUIRE(std::chrono::steady_clock::now() < begin + kPatience);
+      worker.take_grants(1, std::chrono::milliseconds(20));
+    }
+  };
+  wait_for_refusals(1);
+  (void)intake.drain_messages(begin);
+  wait_for_refusals(2);  // a second later
+  bool told = false;
+  for (const rl::IntakeMessage& message : intake.drain_messages(begin + std::chrono::seconds(31))) {
+    told =
+        told || (message.is_trouble &&
+                 message.text.find("rollouts still wait for room in " + dir.path().string()) == 0 &&
+                 message.text.find("free space") != std::string::npos);
+  }
+  CHECK(told);
+}
+
 TEST_CASE("more prompts than group ids can tell are refused", "[intake]") {
   const TempDir dir;
   CHECK_THROWS_WITH(rl::RolloutIntake(options_of(dir, 1), make_rules(1 << 20, 0), int64_t{1} << 21),

@@ -49,6 +49,23 @@ std::vector<nlohmann::json> lines_of(const fs::path& path) {
   return lines;
 }
 
+// The bridge refuses such text. A log must not end a run whatever it is given.
+TEST_CASE("text that is not UTF-8 is replaced in the logs and throws nothing") {
+  const test::TemporaryDirectory folder;
+  bridge::Rollout rollout = make_rollout(1);
+  rollout.rollout_id = "\xff\xfe";
+  rollout.rewards[0].first = "\xc3";
+  write_plain(RolloutLog(folder.path() / "rollouts.jsonl", 1, std::nullopt), 1, {rollout});
+  LoggedSample sample;
+  sample.rollout = &rollout;
+  SampleLog(folder.path() / "samples.jsonl", 1, std::nullopt).write(1, std::span(&sample, 1));
+  const std::string mark = "\xef\xbf\xbd";  // U+FFFD
+  const auto line = lines_of(folder.path() / "rollouts.jsonl").at(0);
+  CHECK(line["rollout_id"] == mark + mark);
+  CHECK(line["rewards"][0][0] == mark);
+  CHECK(lines_of(folder.path() / "samples.jsonl").at(0)["rewards"][0][0] == mark);
+}
+
 TEST_CASE("a logged rollout reads back as it was") {
   const test::TemporaryDirectory folder;
   fs::create_directories(folder.path() / "bridge");

@@ -76,6 +76,33 @@ TEST_CASE(
   CHECK(before_steps.drop_journal);
 }
 
+TEST_CASE("contents that changed under the same path are refused as changed keys are") {
+  const test::TemporaryDirectory dir;
+  train_before(dir.path(), {"model.path=/a", "data.train=/d.jsonl"});
+  const auto config = config_of({"model.path=/a", "data.train=/d.jsonl"});
+  const rl::SourceFingerprints sources{{"model.path", "1"}, {"data.train", "2"}};
+  rl::begin_start(dir.path(), config, {}, sources);
+  write(dir.path() / "bridge/journal/journal.bin", "rollouts");
+  CHECK(rl::plan_start(dir.path(), config, 100, false, sources).lines.empty());
+  const auto changed = sources.at("model.path") + "x";
+  const auto plan = rl::plan_start(dir.path(), config, 100, false,
+                                   {{"model.path", changed}, {"data.train", "2"}});
+  CHECK(plan.kind == rl::StartKind::kRefused);
+  CHECK(plan.lines.at(1) == "  model.path: the contents of its files have changed");
+  const auto accepted =
+      rl::plan_start(dir.path(), config, 100, true, {{"model.path", changed}, {"data.train", "2"}});
+  CHECK(accepted.kind == rl::StartKind::kTrain);
+  CHECK(accepted.drop_journal);
+  // A key that one side lacks is not compared, and one whose path has changed is told once.
+  CHECK(rl::plan_start(dir.path(), config, 100, false, {}).lines.empty());
+  const auto moved = rl::plan_start(dir.path(), config_of({"model.path=/b", "data.train=/d.jsonl"}),
+                                    100, true, {{"model.path", changed}});
+  CHECK(moved.lines == std::vector<std::string>{"model.path: was /a, now /b"});
+  write(dir.path() / "sources.json", "{\"model");
+  CHECK_THROWS_WITH(rl::plan_start(dir.path(), config, 100, false, sources),
+                    Catch::Contains("sources.json: expected a JSON object"));
+}
+
 TEST_CASE("a directory is locked by one trainer, whose pid the next one is told") {
   const test::TemporaryDirectory dir;
   {
@@ -92,11 +119,16 @@ TEST_CASE("metrics of a try without a checkpoint are set aside under the next fr
   CHECK_FALSE(rl::set_earlier_try_aside(dir.path()).has_value());
   for (int number = 1; number <= 2; ++number) {
     write(dir.path() / "metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3");
+    write(dir.path() / "samples.jsonl", "{}\n");
+    write(dir.path() / "tensorboard/events", "x");
     const auto earlier = rl::set_earlier_try_aside(dir.path());
     REQUIRE(earlier.has_value());
     CHECK(earlier->steps == 2);
     CHECK(earlier->kept == dir.path() / ("metrics." + std::to_string(number) + ".jsonl"));
     CHECK(fs::exists(earlier->kept));
     CHECK_FALSE(fs::exists(dir.path() / "metrics.jsonl"));
+    CHECK(fs::exists(dir.path() / ("samples." + std::to_string(number) + ".jsonl")));
+    CHECK(fs::exists(dir.path() / ("tensorboard." + std::to_string(number)) / "events"));
+    CHECK_FALSE(fs::exists(dir.path() / "tensorboard"));
   }
 }

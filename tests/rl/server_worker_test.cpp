@@ -52,7 +52,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "server worker: drain lets what runs end under the old weights, and begins nothing more") {
+    "server worker: drain: running requests finish on the old weights; no new request starts") {
   ServedRun run;
   run.publish(1);
   REQUIRE(run.trainer().wait_for_commit(1, 1, kPatience));

@@ -1,9 +1,13 @@
 // Guards what a worker without a trainer says: for whom it waits and why, once and then rarely.
 #include "rl/worker/trainer_address.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <condition_variable>
 #include <fstream>
+#include <mutex>
 
+#include "rl/worker/server_wait_notice.h"
 #include "tests/rollout_bridge/samples.h"
 
 namespace ringside::rl {
@@ -47,6 +51,33 @@ TEST_CASE("port 0 and * are no addresses to connect to") {
   CHECK_FALSE(names_port(""));
 }
 
+TEST_CASE("a wait for a server names its address at once and again, with the newest reason") {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::string> lines;
+  const auto wait_for = [&](const std::string& part) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, seconds(20), [&] {
+      return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+        return line.find(part) != std::string::npos;
+      });
+    });
+  };
+  ServerWaitNotice notice("the vllm server at http://h:1", milliseconds(5),
+                          [&](const std::string& line) {
+                            const std::lock_guard lock(mutex);
+                            lines.push_back(line);
+                            changed.notify_all();
+                          });
+  {
+    const std::lock_guard lock(mutex);
+    CHECK(lines.at(0) == "waiting for the vllm server at http://h:1");
+  }
+  CHECK(wait_for("still waiting for the vllm server at http://h:1: it does not answer"));
+  notice.set_reason("connection refused");
+  CHECK(wait_for("still waiting for the vllm server at http://h:1: connection refused"));
+}
+
 TEST_CASE("a run directory that is a file is an error at once") {
   const TempDir dir;
   std::ofstream(dir.path() / "run") << "text";
@@ -54,6 +85,25 @@ TEST_CASE("a run directory that is a file is an error at once") {
                           [] { return false; }};
   CHECK_THROWS_WITH(wait_for_trainer(settings),
                     Contains((dir.path() / "run").string()) && Contains("not a directory"));
+}
+
+TEST_CASE("an endpoint file that is empty or damaged is waited over until a trainer replaces it") {
+  const TempDir dir;
+  const auto file = dir.path() / "run" / "bridge" / "endpoint.json";
+  std::filesystem::create_directories(file.parent_path());
+  const std::string damaged = GENERATE("", "{\"rollout_addr", "[]", "{\"run_id\": 7}");
+  std::ofstream(file) << damaged;
+  int asked = 0;
+  WorkerSettings settings{
+      "w", file, [&] {
+        if (++asked == 2) {
+          write_endpoint_file(file, {"tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "exp-7", 1, false});
+        }
+        return asked > 20;
+      }};
+  CHECK_FALSE(current_trainer(file).has_value());  // what a worker that is connected asks
+  CHECK(wait_for_trainer(settings).run_id == "exp-7");
+  CHECK(current_trainer(file)->trainer_term == 1);
 }
 
 TEST_CASE("a worker that waits for a trainer leaves when it is asked to") {

@@ -129,9 +129,9 @@ TEST_CASE("a worker whose samples are all refused is told to leave, naming the r
   REQUIRE(error.has_value());
   CHECK(error->fatal);
   CHECK(error->reason == "vocabulary");
-  CHECK(error->detail.find("16 samples in a row were refused") != std::string::npos);
+  CHECK(error->detail.find("16 rollouts in a row were refused") != std::string::npos);
   CHECK(error->detail.find("id 500") != std::string::npos);
-  CHECK(says(trainer.state(), "16 samples in a row were refused"));
+  CHECK(says(trainer.state(), "16 rollouts in a row were refused"));
   trainer.bring_in("b", 0, 64);  // its samples are for others
   CHECK(credited(trainer, "b") == 31);
 }

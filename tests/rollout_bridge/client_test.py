@@ -315,9 +315,14 @@ class Refusals(unittest.TestCase):
         with self.assertRaises(wire.WireError):
             wire.unpack([b"\xdd\xff\xff\xff\xff"])
 
+    def test_another_protocol_version_is_an_error_of_its_own(self):
+        header = {"v": wire.PROTO_VERSION - 1, "type": "ACK", "run_id": "r", "trainer_term": 1, "seq": 2,
+                  "frames": [], "body": {}}
+        self.assertRaises(wire.VersionError, wire.unpack, [wire.msgpack.packb(header)])
+
     def test_only_a_chunk_may_leave_its_hash_out(self):
         for kind, accepted in (("CHUNK", True), ("ROLLOUT", False)):
-            header = {"v": 2, "type": kind, "run_id": "r", "trainer_term": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
+            header = {"v": 3, "type": kind, "run_id": "r", "trainer_term": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
                       "frames": [{"name": "data", "dtype": "U8", "shape": [3], "bytes": 3, "xxh3": 0}], "body": {}}
             parts = [wire.msgpack.packb(header), b"abc"]
             if accepted:
@@ -330,6 +335,10 @@ class Refusals(unittest.TestCase):
     def test_invalid_rollouts(self):
         good = Rollout("r", 1, 2, 0, [1], [2, 3], [-1.0, -2.0], [(0, 0, 2)])
         good.validate()
+        for field, value in {"logprobs": [-20000.0, -1.0], "rollout_id": "\udcff"}.items():
+            bad = copy.deepcopy(good)
+            setattr(bad, field, value)
+            self.assertRaises(ValueError, bad.validate)
         for field, value in {"logprobs": [0.5, -1.0], "versions": [(0, 0, 1)], "loss_mask": [1],
                              "sample_index": 2, "prompt_ids": [], "temperature": 0.0,
                              "completion_ids": [], "turn_offsets": [1, 1], "advantages": [1.0, math.nan],

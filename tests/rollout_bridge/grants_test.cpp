@@ -192,6 +192,104 @@ TEST_CASE("the only worker keeps work that is overdue, and the log says so", "[g
   CHECK(trainer.state().counters().reassigned == 4);
 }
 
+// Answers what the worker was granted: every sample, by rollouts that keep the rules.
+std::size_t answer(StartedTrainer& trainer, const std::string& worker, int32_t size) {
+  const Samples samples = trainer.take_credits(worker);
+  for (const auto& [group, sample] : samples) {
+    trainer.say(worker, encode_rollout(rollout_under(0, group, sample, size)));
+  }
+  return samples.size();
+}
+
+Samples withdrawn_from(DirectTrainer& trainer, const std::string& worker) {
+  Samples samples;
+  for (const CreditBody& credit : trainer.bodies<CreditBody>(worker, MessageType::kCredit)) {
+    for (const WithdrawnBody& group : credit.withdrawn) {
+      for (const int32_t sample : group.sample_indices) samples.insert({group.group_id, sample});
+    }
+  }
+  return samples;
+}
+
+TEST_CASE("an idle worker takes over late samples, half of them at a time", "[grants]") {
+  StartedTrainer trainer({{"fast", 32}, {"slow", 32}}, be_patient);
+  trainer.state().grant(groups(0, 8, 4, 0));
+  const Samples of_slow = trainer.take_credits("slow");
+  REQUIRE(of_slow.size() == 16);
+  trainer.advance(milliseconds(100));
+  REQUIRE(answer(trainer, "fast", 4) == 16);
+  trainer.advance(milliseconds(90));
+  trainer.tick();
+  CHECK(trainer.in_flight("fast") == 0);  // twice its own time has not passed
+  for (const int64_t expected : {8, 4, 2, 1, 1}) {
+    trainer.advance(milliseconds(20));
+    trainer.tick();
+    CHECK(trainer.in_flight("fast") == expected);
+    const Samples withdrawn = withdrawn_from(trainer, "slow");
+    CHECK(withdrawn.size() == static_cast<std::size_t>(expected));
+    CHECK(std::includes(of_slow.begin(), of_slow.end(), withdrawn.begin(), withdrawn.end()));
+    CHECK(answer(trainer, "fast", 4) == static_cast<std::size_t>(expected));
+  }
+  CHECK(trainer.state().counters().accepted == 32);
+  CHECK(trainer.state().counters().taken_over == 16);
+  // What the slow worker had begun comes too late and does no harm.
+  const auto [group, sample] = *of_slow.begin();
+  CHECK(trainer.deliver("slow", rollout_under(0, group, sample, 4, 2)).status == "DUPLICATE");
+}
+
+TEST_CASE("of two rollouts of a sample that was taken over the first counts", "[grants]") {
+  StartedTrainer trainer({{"fast", 4}, {"slow", 4}}, be_patient);
+  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.advance(milliseconds(100));
+  REQUIRE(answer(trainer, "fast", 4) == 4);
+  trainer.advance(milliseconds(200));
+  trainer.tick();
+  const Samples taken = trainer.take_credits("fast");
+  REQUIRE(taken.size() == 2);
+  const auto [group, sample] = *taken.begin();
+  CHECK(trainer.deliver("slow", rollout_under(0, group, sample, 4)).status == "ACCEPTED");
+  CHECK(trainer.in_flight("fast") == 1);
+  CHECK(trainer.deliver("fast", rollout_under(0, group, sample, 4, 2)).status == "DUPLICATE");
+}
+
+TEST_CASE("a worker that lost late samples gets smaller shares while it is slower", "[grants]") {
+  StartedTrainer trainer({{"fast", 128}, {"slow", 128}}, be_patient);
+  std::vector<int64_t> shares;
+  for (int64_t step = 0; step < 12; ++step) {
+    trainer.state().grant(groups(16 * step, 16, 4, 0));
+    shares.push_back(trainer.in_flight("slow"));
+    Samples held = trainer.take_credits("slow");
+    const auto all = static_cast<uint64_t>(64 * (step + 1));
+    for (int round = 0; trainer.state().counters().accepted < all && round < 1000; ++round) {
+      trainer.advance(milliseconds(100));
+      answer(trainer, "fast", 4);  // any number of samples in 100 ms
+      if (!held.empty()) {         // one sample in 100 ms
+        const auto [group, sample] = *held.begin();
+        held.erase(held.begin());
+        trainer.say("slow", encode_rollout(rollout_under(0, group, sample, 4)));
+      }
+      trainer.tick();
+    }
+    REQUIRE(trainer.state().counters().accepted == all);
+    (void)trainer.take_credits("slow");
+  }
+  CHECK(shares.front() == 32);
+  CHECK(shares.back() <= 8);
+  CHECK(shares.back() >= 1);
+}
+
+TEST_CASE("a sample is left with its worker as long as others need for theirs", "[grants]") {
+  StartedTrainer trainer({{"a", 4}, {"b", 4}}, be_patient);
+  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.advance(milliseconds(1000));
+  REQUIRE(answer(trainer, "a", 4) == 4);
+  trainer.advance(milliseconds(900));
+  trainer.tick();
+  CHECK(trainer.in_flight("b") == 4);
+  CHECK(answer(trainer, "b", 4) == 4);
+  CHECK(trainer.state().counters().taken_over == 0);
+}
+
 // It may have lost what it had in hand, and has nothing to send that would prove it well.
 TEST_CASE("a worker that was passed over gets work again when the one in its place does not answer",
           "[grants]") {

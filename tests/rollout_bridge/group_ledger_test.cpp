@@ -189,8 +189,7 @@ TEST_CASE("a rollout with a token older than the grant allows is stale", "[ledge
   CHECK(stale.error().reason == Reason::kStale);
 }
 
-TEST_CASE("what was asked for before a time is told and taken back, later work is not",
-          "[ledger]") {
+TEST_CASE("overdue(t) lists and revokes samples granted before t only", "[ledger]") {
   GroupLedger ledger({3, 0, nullptr});
   for (int64_t g = 0; g < 3; ++g) ledger.grant({g, 2, 0});
   REQUIRE(assign(ledger, "a", 0, 2, kPlenty, 10).size() == 1);

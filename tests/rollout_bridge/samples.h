@@ -83,6 +83,7 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   r.trainer_term = 1;
   r.finish_reason = draw(0, 1) != 0 ? FinishReason::kStop : FinishReason::kLength;
   r.rewards = {{"correct", draw(0, 1)}, {"format", draw(-100, 100) / 7.0}};
+  if (seed % 3 == 0) r.failure = "the reward server is away";
   if (length > 4) r.turn_offsets = {0, 3};
   if (length > 4 && seed % 3 != 0) r.turn_rewards = {draw(-100, 100) / 7.0, 1.0};
   for (int i = 0; i < length && seed % 3 == 1; ++i)

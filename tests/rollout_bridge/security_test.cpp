@@ -259,7 +259,7 @@ TEST_CASE("a manifest with bytes behind it and a temperature beyond fp32 are ref
   CHECK(longer.error().reason == Reason::kMalformed);
   Payload payload = encode_rollout(make_rollout(0, 0, 1));
   payload.body = make_payload(MessageType::kRollout,
-                              RolloutBody{"r", 0, 0, 1, 0, "", 1e300, 1.0, 0, 1, "stop", {}})
+                              RolloutBody{"r", 0, 0, 1, 0, "", 1e300, 1.0, 0, 1, "stop", {}, ""})
                      .body;
   const auto flat = flatten(pack_header({payload.type, "run", 1, "w", 1, 1}, payload), payload);
   const auto message = parse_flat(std::as_bytes(std::span(flat)), {});

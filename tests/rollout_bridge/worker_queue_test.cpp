@@ -59,6 +59,20 @@ TEST_CASE("worker queue: samples are started in the order granted, each once", "
   CHECK(queue.held() == 4);
 }
 
+TEST_CASE("worker queue: a withdrawn sample is dropped if it is queued and finished if it is begun",
+          "[worker]") {
+  WorkerQueue queue;
+  queue.on_granted(grant_of(3, {0, 1, 2}));
+  const auto started = queue.start(1);
+  queue.on_granted({{}, {{.group_id = 3, .sample_indices = {0, 2}}}});
+  CHECK(queue.held() == 2);
+  CHECK(indices(queue.start(9)) == std::vector<int32_t>{1});
+  queue.finish(rollout_of(started[0]));
+  queue.on_granted(grant_of(3, {2}));  // granted again
+  CHECK(indices(queue.start(9)) == std::vector<int32_t>{2});
+  queue.on_granted({{}, {{.group_id = 9, .sample_indices = {0}}}});  // never granted
+}
+
 TEST_CASE("worker queue: a new session drops what is queued and takes it when granted again",
           "[worker]") {
   WorkerQueue queue;

@@ -128,3 +128,37 @@ TEST_CASE("a rollout whose names do not fit a message is refused and the worker 
   CHECK(sent.error().reason == Reason::kInvalidField);
   CHECK(worker.state().rollouts().size() == 0);
 }
+
+TEST_CASE("a trainer of another protocol version ends the worker", "[worker]") {
+  DirectWorker worker;
+  worker.join();
+  while (worker.state().poll()) {
+  }
+  worker.state().on_message(Error{Reason::kUnsupported, "protocol version 1, expected 3"},
+                            worker.now());
+  const auto event = worker.state().poll();
+  REQUIRE(event.has_value());
+  const auto* failed = std::get_if<Failed>(&*event);
+  REQUIRE(failed != nullptr);
+  CHECK(failed->reason == "unsupported");
+  CHECK(failed->detail.find("protocol version 1") != std::string::npos);
+  CHECK(worker.state().session().link() == Link::kOver);
+}
+
+TEST_CASE("withdrawn samples reach the worker's loop after the grants before them", "[worker]") {
+  DirectWorker worker;
+  worker.join();
+  worker.grant(3, {0, 1});
+  CreditBody credit;
+  credit.withdrawn.push_back({3, {1}});
+  worker.say(make_payload(MessageType::kCredit, credit));
+  std::vector<Granted> seen;
+  while (const auto event = worker.state().poll()) {
+    if (const auto* granted = std::get_if<Granted>(&*event)) seen.push_back(*granted);
+  }
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0].groups.at(0).sample_indices == std::vector<int32_t>{0, 1});
+  CHECK(seen[1].groups.empty());
+  CHECK(seen[1].withdrawn.at(0).group_id == 3);
+  CHECK(seen[1].withdrawn.at(0).sample_indices == std::vector<int32_t>{1});
+}

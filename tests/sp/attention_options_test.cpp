@@ -1,8 +1,9 @@
 // Guards: an option that a method ignores in silence, a refusal after the first collective, shapes
-// that do not fit the plan.
+// that do not fit the plan; a ring that waits for its keys and values before it computes.
 #include <limits>
 
 #include "tests/sp/attention_problem.h"
+#include "tests/sp/functional_cases.h"
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -119,4 +120,76 @@ TEST_CASE("a rank without a live token, and a group without any, stay finite wit
       }
     }
   }
+}
+
+namespace {
+
+// A prepared plan that writes "blocks" into the log of a communicator for each step that it runs.
+class LoggingPlan final : public sp::PreparedPlan {
+ public:
+  LoggingPlan(std::shared_ptr<const sp::PreparedPlan> inner,
+              std::shared_ptr<const sp::AttentionPlan> plan, const at::TensorOptions& wire,
+              std::string& log)
+      : PreparedPlan(std::move(plan), wire), inner_(std::move(inner)), log_(log) {
+    upload_tables();
+  }
+  at::ScalarType compute_dtype() const override { return inner_->compute_dtype(); }
+  void forward(const sp::RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
+               sp::PartialAttention& result) const override {
+    log_ += "blocks ";
+    inner_->forward(call, q_ShD, kv_m2cD, result);
+  }
+  at::Tensor backward(const sp::RingStepCall& call, const sp::QuerySide& side,
+                      const at::Tensor& kv_m2cD, at::Tensor& dq_ShD) const override {
+    log_ += "blocks ";
+    return inner_->backward(call, side, kv_m2cD, dq_ShD);
+  }
+
+ private:
+  std::shared_ptr<const sp::PreparedPlan> inner_;
+  std::string& log_;
+};
+
+struct RingLog {
+  std::string forward, backward;
+};
+
+// What rank 0 of a ring starts, computes and waits for in one pass each way.
+RingLog log_of_ring(int64_t ring, const sp::PlanOptions& options) {
+  const test::Problem p = test::make_problem(sp::SegmentForest::of_documents({48}), {4, 2, 8});
+  RingLog found;
+  test::run_ranks({1, ring, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const sp::SequenceLayout layout(p.forest, ring, 1, sp::Placement::kZigzag);
+    const auto plan = std::make_shared<const sp::AttentionPlan>(
+        sp::plan_attention(layout, p.heads, mesh.sp_rank(), options));
+    const auto index = at::tensor(layout.packed_indices(mesh.sp_rank()), at::kLong);
+    const auto log = std::make_shared<test::LoggingCommunicator>(comms.tensors(sp::axes::kRing));
+    const auto prepared = std::make_shared<const LoggingPlan>(
+        sp::cpu_kernels()->prepare(plan, p.q.options()), plan, p.q.options(), log->log());
+    const at::Tensor q = p.q.index_select(0, index).requires_grad_();
+    const at::Tensor out =
+        sp::attention(q, p.k.index_select(0, index), p.v.index_select(0, index),
+                      {prepared, comms.tensors(sp::axes::kUlysses), log}, {p.scale});
+    const std::string forward = log->take();
+    out.sum().backward();
+    if (mesh.rank() == 0) {
+      found = {forward, log->take()};
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("p2p: the next keys and values travel while the blocks of a step are computed") {
+  const RingLog found = log_of_ring(3, {RingImpl::kP2p});
+  CHECK(found.forward == "start0 blocks wait0 start1 blocks wait1 blocks ");
+  // Gradients of a step travel while the next one is computed.
+  CHECK(found.backward ==
+        "start2 blocks wait2 start3 blocks start4 wait3 blocks wait4 start5 wait5 ");
+}
+
+TEST_CASE("all-gather: the next heads travel while the blocks of a chunk are computed") {
+  const RingLog found = log_of_ring(2, {RingImpl::kAllGather, /*heads_k_stride=*/1});
+  CHECK(found.forward == "start0 start1 wait0 blocks wait1 blocks ");
 }

@@ -7,7 +7,7 @@
 
 #include "sp/attention/attention.h"
 #include "sp/attention/executor.h"
-#include "sp/attention/ulysses.h"
+#include "sp/heads/head_exchange.h"
 #include "tests/support/close.h"
 #include "tests/support/dense_attention.h"
 #include "tests/support/ranks.h"
@@ -154,9 +154,11 @@ inline RankSolution solve_on_rank(
   check_bytes(*plan, comms, dtype, /*with_backward=*/true);
 
   const at::NoGradGuard no_grad;
-  const auto heads = sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
-  const auto partial = sp::run_forward(heads.q_ShD, heads.kv_S2kD, *prepared,
-                                       *comms.tensors(sp::axes::kRing), p.scale);
+  const auto [q_ShD, kv_S2kD] =
+      sp::qkv_to_heads(q, k, v, sp::attention_exchange(plan->head_split, plan->ulysses_rows),
+                       *comms.tensors(sp::axes::kUlysses));
+  const auto partial =
+      sp::run_forward(q_ShD, kv_S2kD, *prepared, *comms.tensors(sp::axes::kRing), p.scale);
   result.local = {out.detach(), partial.lse, q.grad(),
                   k.grad(),     v.grad(),    sinks.defined() ? sinks.grad() : at::Tensor()};
   return result;

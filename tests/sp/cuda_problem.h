@@ -29,24 +29,24 @@ inline RankSolution solve_on_rank_with(const Problem& p, const Split& split, con
   const at::Tensor q = local(p.q), k = local(p.k), v = local(p.v);
   comms.tensors(sp::axes::kUlysses)->reset_counters();
   comms.tensors(sp::axes::kRing)->reset_counters();
-  const auto [q_ShD, kv_S2kD] =
-      sp::qkv_to_heads(q, k, v, *plan, *comms.tensors(sp::axes::kUlysses));
+  const auto ulysses = comms.tensors(sp::axes::kUlysses);
+  const auto exchange = sp::attention_exchange(plan->head_split, plan->ulysses_rows);
+  const auto [q_ShD, kv_S2kD] = sp::qkv_to_heads(q, k, v, exchange, *ulysses);
   const auto prepared = target.kernels->prepare(plan, q.options());
   const auto whole =
       sp::run_forward(q_ShD, kv_S2kD, *prepared, *comms.tensors(sp::axes::kRing), p.scale);
   const at::Tensor out_ShD = whole.out.to(target.dtype);
-  const at::Tensor out = sp::heads_to_sequence(out_ShD, *plan, *comms.tensors(sp::axes::kUlysses));
+  const at::Tensor out = sp::to_sequence(out_ShD, exchange.query, *ulysses, "ulysses_output");
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/false);
 
   const at::Tensor dout_ShD =
-      sp::sequence_to_heads(local(p.dout), *plan, *comms.tensors(sp::axes::kUlysses));
+      sp::to_heads(local(p.dout), exchange.query, *ulysses, "ulysses_query");
   const auto grads = sp::run_backward({dout_ShD, q_ShD, out_ShD, whole.lse}, kv_S2kD, *prepared,
                                       *comms.tensors(sp::axes::kRing), p.scale);
   const auto kv_wire =
       plan->head_split.kv_heads_shared ? sp::accumulation_dtype(target.dtype) : target.dtype;
-  const auto [dq, dk, dv] =
-      sp::gradients_to_sequence(grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), *plan,
-                                *comms.tensors(sp::axes::kUlysses));
+  const auto [dq, dk, dv] = sp::qkv_gradients_to_sequence(
+      grads.dq_ShD.to(target.dtype), grads.dkv_S2kD.to(kv_wire), exchange, *ulysses);
   check_bytes(*plan, comms, target.dtype, /*with_backward=*/true);
   result.local = {
       out.cpu(), whole.lse.cpu(), dq.cpu(), dk.to(target.dtype).cpu(), dv.to(target.dtype).cpu(),

@@ -1,4 +1,5 @@
-// The cases, the reference layer and the logging communicator of the tests of sp/functional.
+// The cases, the reference layer and the logging communicator of the tests of sp/heads and
+// sp/functional.
 // Shapes: S = all tokens, s = a rank's, E = hidden size, H/K = query/KV heads, D = head dim.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "sp/heads/head_split.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::test {
@@ -42,6 +44,18 @@ inline std::vector<Case> all_cases() {
   cases.push_back({{0, 0, 0}, 6, 2});  // nothing anywhere
   cases.push_back({{2, 1, 3}, 2, 1});  // a rank without a head
   return cases;
+}
+
+// Heads of one rank, and the KV head of each of its query heads, as an index into its own.
+struct RankHeads {
+  sp::Range query_heads;
+  sp::Range kv_heads;
+  std::vector<int64_t> kv_head_of;
+};
+
+inline RankHeads heads_of(int64_t query_heads, int64_t kv_heads, int64_t ranks, int64_t rank) {
+  const sp::HeadSplit split = sp::split_heads({query_heads, kv_heads, 1}, ranks);
+  return {split.query_heads_of[rank], split.kv_heads_of[rank], split.kv_head_of(rank)};
 }
 
 inline at::Tensor rows_of_rank(const at::Tensor& x, int64_t dim,

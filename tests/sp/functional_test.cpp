@@ -2,11 +2,11 @@
 // asynchronous forms that differ from plain ones or overlap nothing, losses and gradient sums that
 // count a rank twice, 0 tokens that make NaN. Oracles: one process in fp64, and <A x, y> = <x, A^T
 // y>.
-#include "sp/functional/async_projection.h"
 #include "sp/functional/gather.h"
 #include "sp/functional/gradient_sync.h"
-#include "sp/functional/head_exchange.h"
 #include "sp/functional/loss.h"
+#include "sp/heads/async_projection.h"
+#include "sp/heads/head_functions.h"
 #include "tests/sp/functional_cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
@@ -54,7 +54,7 @@ TEST_CASE("head exchanges bring every token of a rank's heads, go back, and are 
     test::run_ranks_in_memory({1, 1, c.ranks()}, [&](const sp::Mesh& mesh,
                                                      const sp::ProcessGroups& comms) {
       const auto& comm = comms.tensors(sp::axes::kUlysses);
-      const auto share = sp::head_share(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
+      const auto share = test::heads_of(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
       const auto mine = [&](const at::Tensor& x) {
         return leaf(rows_of_rank(x, 2, c.lengths, mesh.rank()));
       };
@@ -131,7 +131,8 @@ TEST_CASE("even cuts need no lengths; wrong ones are refused on every rank") {
   CHECK_THROWS_WITH(sp::gather_outputs(whole, 0, alone, {6}), Catch::Contains("rank 0 holds 7"));
   CHECK_THROWS_WITH(sp::gather_heads_scatter_seq(whole, 1, 0, alone, {7}, {5}),
                     Catch::Contains("rank 0 holds 4"));
-  CHECK_THROWS_AS(sp::head_share(6, 4, 2, 0), std::invalid_argument);
+  CHECK_THROWS_AS(sp::split_heads({6, 4, 1}, 2), std::invalid_argument);
+  CHECK_THROWS_AS(sp::split_heads({6, 2, 1}, 0), std::invalid_argument);
   CHECK_THROWS_AS(sp::even_lengths(-1, 2), std::invalid_argument);
 }
 
@@ -176,7 +177,7 @@ TEST_CASE(
           heads(at::linear(mine.x, mine.wv, mine.bv)), 0, 1, comm, c.lengths);
       TORCH_CHECK(at::equal(q, sq) && at::equal(k, sk) && at::equal(v, sv), c.text());
 
-      const auto share = sp::head_share(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
+      const auto share = test::heads_of(c.query_heads, c.kv_heads, c.ranks(), mesh.rank());
       const at::Tensor attended = test::attend(q, k, v, share.kv_head_of);
       const at::Tensor y =
           sp::async_ulysses_output_projection(attended, mine.wo, mine.bo, comm, c.lengths);
@@ -212,7 +213,7 @@ TEST_CASE("frozen projections: no gradients where none are asked, the others as 
     const auto [q, k, v] =
         sp::async_ulysses_qkv_projection(mine.x, mine.wq, mine.bq, mine.wk, mine.bk, mine.wv,
                                          mine.bv, 3, comms.tensors(sp::axes::kUlysses), c.lengths);
-    const auto share = sp::head_share(4, 2, 2, mesh.rank());
+    const auto share = test::heads_of(4, 2, 2, mesh.rank());
     sp::async_ulysses_output_projection(test::attend(q, k, v, share.kv_head_of), mine.wo, {},
                                         comms.tensors(sp::axes::kUlysses), c.lengths)
         .backward(rows_of_rank(layer.dy, 0, c.lengths, mesh.rank()));
@@ -239,7 +240,7 @@ TEST_CASE("exchanges are under way while the next product is computed") {
     const auto [q, k, v] = sp::async_ulysses_qkv_projection(mine.x, mine.wq, {}, mine.wk, {},
                                                             mine.wv, {}, 3, log, c.lengths);
     TORCH_CHECK(log->take() == "mm start0 mm start1 mm start2 wait0 wait1 wait2 ");
-    const auto share = sp::head_share(6, 2, 3, mesh.rank());
+    const auto share = test::heads_of(6, 2, 3, mesh.rank());
     const auto y = sp::async_ulysses_output_projection(test::attend(q, k, v, share.kv_head_of),
                                                        mine.wo, {}, log, c.lengths);
     TORCH_CHECK(log->take() == "start3 start4 mm wait3 mm wait4 mm ");
@@ -271,7 +272,7 @@ TEST_CASE(
         return bytes;
       };
       const test::Layer mine = layer.shard(c, mesh.rank());
-      const auto share = sp::head_share(kQueryHeads, kKvHeads, ranks, mesh.rank());
+      const auto share = test::heads_of(kQueryHeads, kKvHeads, ranks, mesh.rank());
       const auto [q, k, v] =
           sp::async_ulysses_qkv_projection(mine.x, mine.wq, {}, mine.wk, {}, mine.wv, {}, kDim,
                                            comms.tensors(sp::axes::kUlysses), c.lengths);

@@ -1,11 +1,11 @@
 // Sequence parallelism for a model of one's own: an attention layer in plain ATen, one training
 // step over two ranks. Guards: the functions of sp/functional used together, against the same step
 // in one process.
-#include "sp/functional/async_projection.h"
 #include "sp/functional/gather.h"
 #include "sp/functional/gradient_sync.h"
-#include "sp/functional/head_exchange.h"
 #include "sp/functional/loss.h"
+#include "sp/heads/async_projection.h"
+#include "sp/heads/head_functions.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 

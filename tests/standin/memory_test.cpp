@@ -39,6 +39,23 @@ TEST_CASE("host reads, host writes and CPU kernels on device memory end the proc
   }
 }
 
+// tests/support/standin/README.md shows it.
+TEST_CASE("a test of a layer: no report, no wait of the host, memory as predicted") {
+  struct {
+    at::Tensor forward(const at::Tensor& x) const { return x * 2; }
+  } layer;
+  const int64_t predicted = Scope().current_bytes() + (1 << 20);
+  standin::Scope scope;  // clears reports and counts
+  const at::Tensor x = at::ones({4}, at::TensorOptions().device(standin::device()));
+  {
+    const standin::NoHostWaits none(0, "layer 3");
+    layer.forward(x);
+  }
+  CHECK(scope.text() == "");  // no report
+  CHECK(standin::Counts::sum(scope.counts().host_syncs) == 0);
+  CHECK(scope.peak_bytes() <= predicted);
+}
+
 TEST_CASE("fresh memory is NaN in every floating-point format") {
   Scope scope;
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {

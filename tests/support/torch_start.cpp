@@ -1,6 +1,6 @@
 // Before a test program's first case: LibTorch's vector mathematics.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
-#include "sp/functional/vector_math.h"
+#include "sp/mesh/vector_math.h"
 #include "tests/support/catch.h"
 
 namespace {

@@ -84,7 +84,7 @@ def main() -> None:
             if kill % 5 == 0:  # otherwise the next start checks the newest
                 check_all_whole(run_dir, folder / "scratch")
             if expected:
-                assert re.search(rf"going on from \S*{expected[0].name}, ", text), f"kill {kill}: {text}"
+                assert re.search(rf"resuming from \S*{expected[0].name} at ", text), f"kill {kill}: {text}"
                 resumed += 1
         assert in_saves >= KILLS // 4, f"only {in_saves} of {KILLS} kills came during a save"
         assert resumed >= KILLS - 3, f"only {resumed} of {KILLS} starts went on from a checkpoint"

@@ -87,6 +87,23 @@ TEST_CASE("rewards with commas in file names stay whole, and what a dry run leav
   CHECK(std::count_if(prepared.lines.begin(), prepared.lines.end(), says) == 1);
 }
 
+TEST_CASE("a Python function that can score the data of a dry run takes part in it") {
+  const test::TemporaryDirectory files, functions;
+  const std::string file = (functions.path() / "rewards.py").string();
+  test::write_file(file,
+                   "def good(completions, answers): return [1.0 for _ in completions]\n"
+                   "def needs(completions, level): return [1.0 for _ in completions]\n");
+  DryRunRequest request;
+  request.config.rollout.reward = "python(" + file + ":good), python(" + file + ":needs)";
+  request.dir = files.path();
+  const PreparedDryRun prepared = prepare_dry_run(request);
+  CHECK(prepared.config.rollout.reward == "python(" + file + ":good), length");
+  const auto says = [&](const std::string& line) {
+    return line.find(":needs) is left out") != line.npos && line.find("takes level") != line.npos;
+  };
+  CHECK(std::count_if(prepared.lines.begin(), prepared.lines.end(), says) == 1);
+}
+
 TEST_CASE("a model that is not there gets the shape of its name, whatever the case") {
   const test::TemporaryDirectory shapes, files;
   test::write_file(shapes.path() / "llama-3.1-8b.json",

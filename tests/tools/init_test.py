@@ -67,6 +67,54 @@ class Init(unittest.TestCase):
         self.assertNotIn("parallel:", recipe)
         self.assertIn("ringside run recipe.yaml --run-dir runs/recipe", text)
         self.assertIn("plain text", text)
+        self.assertIn('path: "model"', recipe)  # below the recipe's folder: the folder can be moved
+        self.assertIn('train: "data.jsonl"', recipe)
+
+    def test_the_commands_that_are_printed_work_as_they_are(self):
+        data = self.data({"prompt": "1>", "answer": "12"})
+        _, text = self.written("--yes", "--model", self.model, "--data", data)
+        command = next(line.strip() for line in text.splitlines() if " check recipe.yaml" in line)
+        done = subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, (command, done.stderr))
+
+    def template(self, text: str):
+        (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": text}))
+
+    def test_the_template_of_the_model_is_taken_where_it_has_one(self):
+        # It has a system message of its own, which chatml would leave out.
+        self.template("11{% for m in messages %}{{ m.content }}{% endfor %}>")
+        data = self.data({"prompt": [{"role": "user", "content": "12"}], "answer": "B"})
+        recipe, _ = self.written("--yes", "--model", self.model, "--data", data)
+        self.assertIn("chat_template: model", recipe)
+        self.assertIn('the first prompt is "1112>"', self.ringside("check", self.recipe)[1])
+
+    def test_text_prompts_become_messages_of_a_user_if_the_model_has_a_template(self):
+        self.template("{% for m in messages %}{{ m.content[:2] }}{% endfor %}>")
+        data = self.data({"question": "12", "answer": "so 1 + 1 = 2\n#### 2"}, {"question": "13", "answer": "#### 4"})
+        recipe, text = self.written("--yes", "--model", self.model, "--data", data)
+        for part in ("text_prompts: user", "chat_template: model", 'reward: "math_answer"', "boxed"):
+            self.assertIn(part, recipe)
+        self.assertNotIn("plain text", text)
+
+    def test_a_json_array_and_parquet_are_looked_into(self):
+        path = self.folder / "data.json"
+        path.write_text(json.dumps([{"problem": "1>", "reward_model": {"ground_truth": "B"}}] * 2))
+        recipe, _ = self.written("--yes", "--model", self.model, "--data", path)
+        for part in ('prompt_key: "problem"', 'answer_key: "reward_model.ground_truth"', 'reward: "multiple_choice"'):
+            self.assertIn(part, recipe)
+
+    def test_a_recipe_that_check_refuses_is_not_written(self):
+        tokenizer = json.loads((self.model / "tokenizer.json").read_text())
+        plain = json.dumps(tokenizer).replace("<|im_start|>", "<|a|>").replace("<|im_end|>", "<|b|>")
+        chat, lists = {"prompt": [{"role": "user", "content": "1>"}], "answer": "B"}, {"prompt": "1>", "answer": [1, 2]}
+        for line, text, words, expected in ((chat, plain, (), "has no chat template"),
+                                            (lists, json.dumps(tokenizer), ("--task", "math_answer"), "is an array")):
+            with self.subTest(expected):
+                (self.model / "tokenizer.json").write_text(text)
+                code, said = self.ringside("init", "--yes", "--model", self.model, "--data", self.data(line), *words)
+                self.assertEqual(code, 2, said)
+                self.assertIn(expected, said)
+                self.assertFalse(self.recipe.exists())
 
     def test_five_questions_are_asked_and_wrong_answers_are_asked_again(self):
         data = self.data({"prompt": [{"role": "user", "content": "1>"}], "answer": "B"})

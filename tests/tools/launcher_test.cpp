@@ -48,15 +48,23 @@ class Stage {
   }
 
   // Runs launch() in a forked process, whose stages are then watched from here.
-  void launch_in_parent(LaunchOptions options) {
+  // reader_leaves: its standard error is a pipe that nobody reads from.
+  void launch_in_parent(LaunchOptions options, bool reader_leaves = false) {
     options.executable = "/bin/sh";
     options.report = [this](const std::string& line) { append("reports", line); };
     parent_ = fork();
     if (parent_ != 0) return;
     const int log = open((dir_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, STDERR_FILENO);
+    if (int ends[2]; reader_leaves && pipe(ends) == 0) {
+      close(ends[0]);
+      dup2(ends[1], STDERR_FILENO);
+    }
     try {
       const LaunchResult result = launch(options);
+      if (reader_leaves && write(STDERR_FILENO, "end\n", 4) == 4) {
+        append("error", "somebody reads");
+      }
       append("error", result.error);
       _exit(result.exit_code);
     } catch (const std::exception& e) {
@@ -165,13 +173,17 @@ TEST_CASE("a rank killed by a signal is named, and the others are stopped") {
   Stage stage;
   LaunchOptions options;
   options.num_trainers = 3;
+  options.advice = [](int signal) {
+    return "; after signal " + std::to_string(signal) + ": resume";
+  };
   options.worker_args = {stage.script(kForever)};
   options.trainer_args =
       stage.script("if [ $RANK = 1 ]; then touch ready; kill -9 $$; fi; exec sleep 1000");
   stage.launch_in_parent(options);
   CHECK(stage.wait_parent() == 1);
   CHECK_THAT(stage.text("error"),
-             Matches("trainer rank 1 \\(pid [0-9]+\\) was killed by signal 9 \\(SIGKILL\\)\\n"));
+             Matches("trainer rank 1 \\(pid [0-9]+\\) was killed by signal 9 \\(SIGKILL\\): out of "
+                     "memory\\? \\(`dmesg` tells\\); after signal 9: resume\\n"));
   check_all_gone(stage.pids(1));
 }
 
@@ -259,9 +271,11 @@ TEST_CASE("a dead worker is reported and restarted while the trainers go on") {
   CHECK(stage.wait_parent() == 0);
   CHECK(stage.words("lives", 4).size() == 4);
   const std::string reports = stage.text("reports");
-  CHECK_THAT(reports, Contains("worker 0 (pid ") &&
-                          Contains("was killed by signal 9 (SIGKILL); restarting it in 0.0 s") &&
-                          Contains("worker 0 is running again"));
+  CHECK_THAT(reports,
+             Contains("worker 0 (pid ") &&
+                 Contains("was killed by signal 9 (SIGKILL): out of memory? (`dmesg` tells); "
+                          "restarting it in 0.0 s") &&
+                 Contains("worker 0 is running again"));
 }
 
 TEST_CASE(
@@ -276,7 +290,7 @@ TEST_CASE(
   CHECK(stage.wait_parent() == 1);
   CHECK(stage.words("lives", 3).size() == 3);
   CHECK_THAT(stage.text("error"), Contains("worker 0 (pid ") && Contains("exited with status 1") &&
-                                      Contains("three times") && Contains("holds no example"));
+                                      Contains("3 times") && Contains("holds no example"));
   // Each death is reported once, with its reason.
   CHECK_THAT(stage.text("reports"), Contains("holds no example; restarting it"));
   CHECK_THAT(stage.text("stderr"), !Contains("holds no example"));
@@ -294,6 +308,93 @@ TEST_CASE("a worker that dies in the same way is restarted as long as the run ge
   stage.launch_in_parent(options);
   CHECK(stage.wait_parent() == 0);
   CHECK(stage.words("lives", 5).size() == 5);
+}
+
+TEST_CASE("a worker that a signal kills five times without progress ends the run with advice") {
+  Stage stage;
+  LaunchOptions options;
+  options.backoff = milliseconds(10);
+  options.advice = [](int) { return "; use less memory"; };
+  options.trainer_args = stage.script("until [ -e done ]; do sleep 0.02; done");
+  options.worker_args = {stage.script(
+      "echo x >> lives; if [ $(wc -l < lives) -ge 9 ]; then touch done; exit 0; fi; kill -9 $$")};
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  CHECK(stage.words("lives", 5).size() == 5);
+  CHECK_THAT(stage.text("error"), Contains("worker 0 (pid ") && Contains("SIGKILL") &&
+                                      Contains("out of memory?") && Contains("5 times") &&
+                                      Contains("; use less memory"));
+  check_all_gone(stage.pids(6));
+}
+
+TEST_CASE("a worker that stays stopped is replaced, one that continues is kept") {
+  const bool continues = GENERATE(false, true);
+  Stage stage;
+  LaunchOptions options;
+  options.backoff = milliseconds(10);
+  options.stopped_limit = milliseconds(continues ? 30'000 : 200);
+  options.trainer_args = stage.script("until [ -e done ]; do sleep 0.02; done");
+  options.worker_args = {stage.script(
+      "echo x >> lives; if [ $(wc -l < lives) = 1 ]; then kill -STOP $$; fi; touch done; exit 0")};
+  stage.launch_in_parent(options);
+  if (continues) {
+    REQUIRE(stage.eventually(
+        [&] { return stage.text("reports").find("is stopped") != std::string::npos; }));
+    for (const pid_t pid : stage.pids(2)) {
+      kill(pid, SIGCONT);
+    }
+  }
+  CHECK(stage.wait_parent() == 0);
+  CHECK(stage.words("lives", 1).size() == (continues ? 1 : 2));
+  CHECK_THAT(stage.text("reports"),
+             Contains(continues ? "worker 0 (pid " : "is still stopped; killing it"));
+  CHECK_THAT(stage.text("reports"), Contains("is stopped (SIGSTOP)"));
+}
+
+TEST_CASE("a rank that hangs is named as the cause, before the rank that waited for it") {
+  const bool stops = GENERATE(false, true);
+  Stage stage;
+  LaunchOptions options;
+  options.num_trainers = 2;
+  options.grace = milliseconds(200);
+  options.trainer_args = stage.script(
+      std::string("if [ $RANK = 0 ]; then until [ -e hung ]; do sleep 0.02; done; ") +
+      "echo 'ringside: Timed out waiting 15000ms for send operation' >&2; exit 1; fi; " +
+      "trap '' TERM; touch hung; " + (stops ? "kill -STOP $$; " : "") + "sleep 1000");
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 1);
+  const std::string hung =
+      std::string(" hung ") + (stops ? "\\(it was stopped by a signal\\) " : "");
+  CHECK_THAT(stage.text("error"),
+             Matches("trainer rank 1 \\(pid [0-9]+\\)" + hung +
+                     "and was killed; the others waited for it: trainer rank 0 \\(pid [0-9]+\\) "
+                     "exited with status 1: Timed out.*\n"));
+  check_all_gone(stage.pids(2));
+}
+
+TEST_CASE("when the reader of the output is gone, the trainers save and everything stops") {
+  Stage stage;
+  LaunchOptions options;
+  options.trainer_args = stage.script(
+      "trap 'sleep 1; echo saved > saved; exit 143' TERM; while :; do echo a line >&2; sleep 0.05; "
+      "done");
+  options.worker_args = {stage.script("while :; do echo a line >&2; sleep 0.05; done")};
+  stage.launch_in_parent(options, /*reader_leaves=*/true);
+  CHECK(stage.wait_parent() == 128 + SIGPIPE);
+  CHECK(stage.text("saved") == "saved\n");
+  check_all_gone(stage.pids(2));
+}
+
+TEST_CASE("lines of the children are copied") {
+  Stage stage;
+  LaunchOptions options;
+  options.copy_line = [](const std::string& line) {
+    std::ofstream("/proc/self/fd/2", std::ios::app) << "copy of " << line << "\n";
+  };
+  options.trainer_args = stage.script("echo first >&2; echo second >&2");
+  stage.launch_in_parent(options);
+  CHECK(stage.wait_parent() == 0);
+  CHECK(stage.text("stderr") == "copy of first\nfirst\ncopy of second\nsecond\n");
 }
 
 TEST_CASE("a worker that refuses its command line ends the run at once") {

@@ -171,7 +171,7 @@ class LiveRun(unittest.TestCase):
         self.assertEqual(run.wait(DEADLINE_S), 1, self.text())
         run = self.start(12, *words)
         self.assertEqual(run.wait(60), 0, self.text())
-        self.assertRegex(self.text(), r"going on from .*step-0\d+")
+        self.assertRegex(self.text(), r"resuming from .*step-0\d+")
         self.assertEqual([step["step"] for step in self.metrics()], list(range(1, 13)))
         for step in self.metrics():
             self.assertLess(step["sampling/sampling_logp_difference/max"], 1e-4)

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -293,6 +294,53 @@ class Preflight(unittest.TestCase):
         self.refused("data.chat_template=model", expect=("data.train", "has no default chat template"))
         self.refused("data.template_options={}", expect=("data.template_options", "expected data.chat_template model"))
 
+    def test_answers_that_no_completion_can_match_are_refused(self):
+        for answer, reward, expected in (([1, 2], "math_answer", "is an array, which math_answer cannot compare"),
+                                         (True, "exact_match", "is a boolean, which exact_match cannot compare"),
+                                         ("we add them all and so we find\n72", "math_answer", "no completion can score"),
+                                         ("1 + 1\n#### 2", "exact_match", "compares the whole of it")):
+            with self.subTest(answer=answer):
+                self.lines("train.jsonl", [PROMPTS[0], {**PROMPTS[1], "answer": answer}])
+                self.refused(f"rollout.reward={reward}", expect=("train.jsonl:2", expected))
+        self.lines("train.jsonl", [{**prompt, "answer": "1 + 1 = 2\n#### 2"} for prompt in PROMPTS])
+        self.accepted("rollout.reward=math_answer")
+
+    def test_a_function_is_called_with_two_completions_of_which_one_may_have_no_score(self):
+        self.write(self.folder / "rewards.py", "def one(completions):\n    return [1.0]\n"
+                   "def huge(completions):\n    return [1e300 for _ in completions]\n"
+                   "def none(completions):\n    return [1.0, None]\n")
+        self.refused(f"rollout.reward=python({self.folder}/rewards.py:one)", expect=("returned 1 scores for 2 completions",))
+        self.refused(f"rollout.reward=python({self.folder}/rewards.py:huge)", expect=("1e+300", "-1e+06 to 1e+06"))
+        self.accepted(f"rollout.reward=python({self.folder}/rewards.py:none)")
+
+    def test_tests_that_do_not_parse_are_refused(self):
+        self.lines("train.jsonl", [{**PROMPTS[0], "answer": "assert f(1) == 1"}, {**PROMPTS[1], "answer": "assert f(1 =="}])
+        self.refused("rollout.reward=code_tests", expect=("train.jsonl:2", "is no Python code", "line 1: "))
+
+    def test_text_beside_messages_and_repeated_ids_are_noted(self):
+        self.write(self.model / "tokenizer_config.json", {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+        self.lines("train.jsonl", [{"prompt": "12>", "answer": "1", "id": "a"},
+                                   {"prompt": [{"role": "user", "content": "12>"}], "answer": "1", "id": "a"}])
+        text = self.accepted("data.chat_template=model")
+        self.assertIn("1 of 2 prompts are text", text)
+        self.assertIn('1 prompts have the "id" of another', text)
+
+    def test_tables_of_text_and_files_of_columns_say_what_is_expected(self):
+        self.write(self.folder / "train.csv", "prompt,answer\n12>,1\n")
+        self.refused(f"data.train={self.folder}/train.csv", expect=("is a table of text; expected JSON Lines",))
+        self.write(self.folder / "train.json", {"prompt": ["12>"], "answer": ["1"]})
+        self.refused(f"data.train={self.folder}/train.json", "data.chat_template=chatml", expect=("in a file of columns",))
+
+    def test_rewards_of_weight_0_and_a_separator_that_none_reads_are_refused(self):
+        self.refused("rollout.reward=math_answer*0", expect=("rollout.reward", "every weight is 0"))
+        self.accepted("rollout.reward=exact_match, length*0")
+        self.refused("rollout.reward=length", "rollout.reward_separator===", expect=("rollout.reward_separator", "read it"))
+
+    def test_keys_of_messages_need_a_template(self):
+        for word in ("data.text_prompts=user", "data.system_prompt=x"):
+            self.refused(word, expect=("but data.chat_template is none",))
+        self.refused(*self.sft, "data.prompt_suffix=x", expect=("data.prompt_suffix", "learns documents as they are"))
+
     def test_python_rewards_are_tried_and_used(self):
         rewards = self.write(self.folder / "rewards.py", "def near(completions, answers):\n"
                              "    return [float(a == c) for a, c in zip(answers, completions)]\n"
@@ -408,6 +456,28 @@ class Preflight(unittest.TestCase):
         self.refused("rollout.server=vllm", "rollout.server_options.api_key_file=/nope",
                      expect=("rollout.server_options.api_key_file", "/nope"))
 
+    def test_a_server_that_does_not_answer_is_named(self):
+        server = ("rollout.server=python", "rollout.server_options.url=http://127.0.0.1:9")
+        self.assertRegex(self.accepted(*server), "WARNING: the python server at http://127.0.0.1:9 does not answer")
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            self.assertIn(f"the vllm server at {url} does not answer",
+                          self.accepted("rollout.server=vllm", f"rollout.server_options.url={url}"))
+        # The worker starts it.
+        self.assertNotIn("does not answer", self.accepted("rollout.server=llama_cpp", server[1], "rollout.server_options.weights=restart",
+                                                          "rollout.server_options.start_command=serve {model} {port}"))
+
+    def test_threads_above_the_cores_are_told(self):
+        for key in ("train.threads", "rollout.worker_threads"):
+            self.assertRegex(self.accepted(f"{key}=1000"), f"WARNING: {key} is 1000, but this machine has [0-9]+ core")
+
+    def test_the_trainer_alone_refuses_lengths_that_check_refuses(self):
+        words = (f"rollout.max_completion_tokens={POSITIONS}",)
+        for command in ("check", "train"):
+            self.refused(*words, command=command, expect=("rollout.max_completion_tokens", "more than the model's positions"))
+
     def test_run_and_train_refuse_before_they_start_anything(self):
         self.lines("train.jsonl", [*PROMPTS, "{"])
         text = self.refused(command="run", expect=("train.jsonl:5", "nothing was started"))
@@ -497,7 +567,7 @@ class Preflight(unittest.TestCase):
     def test_input_of_other_commands_is_named(self):
         self.lines("ids.jsonl", [{"ids": "abc"}])
         code, text = self.ringside("logprobs", "--model", self.model, "--input", self.folder / "ids.jsonl", "--output", self.folder / "o")
-        self.assertEqual(code, 1, text)
+        self.assertEqual(code, 2, text)
         self.assertIn("ids.jsonl:1", text)
         self.assertIn('"ids"', text)
         self.lines("rollouts.jsonl", [{"prompt": "1"}])

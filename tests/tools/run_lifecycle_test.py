@@ -174,7 +174,7 @@ class Lifecycle(unittest.TestCase):
             self.assertIn(part.name, self.text())
             part.write_bytes(content)
         self.assertEqual(self.run_to_end("train.steps=4"), 0, self.text())
-        self.assertRegex(self.text(), "going on from .*step-000003")
+        self.assertRegex(self.text(), "resuming from .*step-000003")
 
     def test_a_directory_has_one_trainer_at_a_time(self):
         first = self.start("train.steps=100000")
@@ -183,7 +183,7 @@ class Lifecycle(unittest.TestCase):
         endpoint.parent.mkdir(exist_ok=True)
         endpoint.write_text("{}")
         for command in ("train", "run"):
-            self.assertEqual(self.run_to_end("train.steps=100000", command=command, rollouts=command == "train"), 1, self.text())
+            self.assertEqual(self.run_to_end("train.steps=100000", command=command, rollouts=command == "train"), 2, self.text())
             self.assertRegex(self.text(), rf"another trainer \(pid {first.pid}\) is at work in .*run")
         self.assertIsNone(first.poll())
         self.assertTrue(endpoint.exists())
@@ -235,7 +235,7 @@ class Lifecycle(unittest.TestCase):
             taken.listen()
             port = taken.getsockname()[1]
             for key in ("rollout", "weights"):
-                self.assertEqual(self.run_to_end(f"bridge.{key}_address=tcp://127.0.0.1:{port}", rollouts=False), 1, self.text())
+                self.assertEqual(self.run_to_end(f"bridge.{key}_address=tcp://127.0.0.1:{port}", rollouts=False), 2, self.text())
                 self.assertRegex(self.text(), rf"bridge\.{key}_address.*tcp://127\.0\.0\.1:{port}.*in use")
 
     def test_the_same_error_is_told_once_with_the_rank(self):

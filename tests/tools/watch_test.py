@@ -191,7 +191,7 @@ class Watch(unittest.TestCase):
         steps = [int(step) for step in re.findall(r"^step (\d+)/60  reward", self.followed.stderr, re.M)]
         self.assertEqual(steps, list(range(1, 61)))
         self.assertIn("no trainer works in this directory now", self.followed.stderr)
-        self.assertRegex(self.ringside("top", self.run_dir, "--once").stderr, r"step 60/60")
+        self.assertRegex(self.ringside("top", self.run_dir, "--once").stdout, r"step 60/60")
         self.assertIn("is no directory", self.ringside("top", self.folder / "absent", code=2).stderr)
 
     def test_metrics_are_exposed_as_openmetrics(self):

@@ -7,7 +7,7 @@
 # ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
 #   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
 #   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
-#   uses both cores runs alone.
+#   uses both cores runs alone; of other executables the cases with the tag [serial] do.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
 #   A test that a program other than Catch2 decides by its exit status. PYTHON puts an interpreter before COMMAND: oracle,
 #   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.

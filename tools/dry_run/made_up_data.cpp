@@ -6,12 +6,16 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <vector>
 
 #include "rl/config/enums.h"
 #include "rl/config/eval_sets.h"
+#include "rl/data/record_set.h"
+#include "rl/data/text_data.h"
+#include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -49,10 +53,33 @@ struct RewardPart {
   std::string problem;  // why a dry run leaves it out; "" when it does not
 };
 
-// Why a reward cannot be computed here: a server or a user's function is not called.
+// Why a user's function cannot score the data of the dry run: it is called once, with the first
+// prompt and its answer as the completion.
+std::string function_problem(const rl::WeightedReward& reward, const rl::Config& config) {
+  if (!rl::data_files_exist(config.data.train)) {
+    return "there is no data to call it with";
+  }
+  try {
+    const std::vector<rl::Prompt> prompts = rl::read_prompts(config.data.train, config);
+    const rl::Prompt& prompt = prompts.front();
+    rl::RewardInput input;
+    input.prompt = prompt.prompt;
+    input.completion = prompt.answer;
+    input.answer = prompt.answer;
+    input.columns = prompt.columns;
+    const auto score = rl::PythonReward(reward, rl::reward_options(config.rollout, ""))
+                           .score(std::span(&input, 1))
+                           .front();
+    return score.is_declined ? "" : score.failure;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+// Why a reward cannot be computed here; a server is not called.
 std::string problem_of(const rl::WeightedReward& reward, const rl::Config& config) {
   if (reward.is_python()) {
-    return "a dry run calls no functions";
+    return function_problem(reward, config);
   }
   if (reward.name == "http") {
     return "a dry run calls no servers";

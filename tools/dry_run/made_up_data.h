@@ -21,7 +21,7 @@ void use_small_data(rl::Config& config, const std::filesystem::path& dir);
 
 // Rewards of `config` that this machine can compute without a server, as the text of
 // rollout.reward, with a reward by length: random weights earn nothing else, and groups of equal
-// rewards have no gradient.
+// rewards have no gradient. A Python function is called once, to see whether it can score the data.
 std::string small_rewards(const rl::Config& config);
 
 // One sentence for each reward of `config` that small_rewards() leaves out, with the reason.

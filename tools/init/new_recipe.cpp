@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
+#include <stdexcept>
 
 #include "engine/io/model_config_json.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
+#include "rl/config/enums.h"
+#include "rl/data/chat_format.h"
 #include "rl/data/prompt_set.h"
 
 namespace ringside::tools {
@@ -19,6 +22,7 @@ constexpr int64_t kLongestPromptLimit = 8192;
 constexpr int64_t kLongAnswer = 1024;  // with working before the answer
 constexpr int64_t kShortAnswer = 256;
 constexpr int64_t kMicroBatchTokens = 8192;
+constexpr int64_t kBoxTokens = 32;  // at most, of the sentence that asks for a box
 
 struct Lengths {
   int64_t prompt = 0;
@@ -31,28 +35,69 @@ int64_t next_power_of_two(int64_t value) {
   return power;
 }
 
-std::string chat_template(const engine::Tokenizer& tokenizer) {
-  return tokenizer.token_id("<|start_header_id|>") ? "llama3" : "chatml";
+constexpr const char* kBoxSuffix = "\\nPut the final answer in \\\\boxed{}.";  // as YAML has it
+
+// How prompts become text.
+struct ChatChoice {
+  rl::ChatTemplate chat_template = rl::ChatTemplate::kNone;
+  bool wraps_text = false;  // prompts are text, which becomes a user's message
+};
+
+bool has_template(const std::string& model) {
+  try {
+    rl::model_chat_templates(model);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
 }
 
-rl::Config scan_config(const DataSample& sample, const std::string& chat) {
+ChatChoice chat_choice(const RecipeAnswers& answers, const DataSample& sample,
+                       const engine::Tokenizer& tokenizer) {
+  if (has_template(answers.model)) {
+    const bool wraps = !sample.messages && answers.task != "sft";
+    return sample.messages || wraps ? ChatChoice{rl::ChatTemplate::kModel, wraps} : ChatChoice{};
+  }
+  if (!sample.messages) {
+    return {};
+  }
+  if (tokenizer.token_id("<|start_header_id|>")) {
+    return {rl::ChatTemplate::kLlama3};
+  }
+  if (tokenizer.token_id("<|im_start|>")) {
+    return {rl::ChatTemplate::kChatml};
+  }
+  throw std::runtime_error(
+      answers.data + " has chat messages, but " + answers.model +
+      " has no chat template, and its tokenizer has neither <|im_start|> nor <|start_header_id|>; "
+      "expected the files of an instruct model, or prompts that are text");
+}
+
+rl::Config scan_config(const RecipeAnswers& answers, const DataSample& sample,
+                       const ChatChoice& chat) {
   rl::Config config;
+  config.model.path = answers.model;
   config.data.prompt_key = sample.prompt_key;
   config.data.answer_key = sample.answer_key;
   config.data.on_overlong = rl::OnOverlong::kDrop;
   config.rollout.max_prompt_tokens = kLongestPromptLimit;
-  if (sample.messages) {
-    config.data.chat_template =
-        chat == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
-  }
+  config.data.chat_template = chat.chat_template;
+  config.data.text_prompts = chat.wraps_text ? rl::TextPrompts::kUser : rl::TextPrompts::kRaw;
   return config;
 }
 
-Lengths lengths_of(const RecipeAnswers& answers, const DataSample& sample,
+// Whether the recipe asks for the final answer in a box, where math_answer finds it best.
+bool asks_for_box(const RecipeAnswers& answers, const DataSample& sample, const ChatChoice& chat) {
+  return answers.task == "math_answer" && chat.chat_template == rl::ChatTemplate::kModel &&
+         !sample.asks_for_box;
+}
+
+Lengths lengths_of(const RecipeAnswers& answers, const DataSample& sample, const ChatChoice& chat,
                    const engine::Tokenizer& tokenizer) {
   const int64_t positions = engine::num_positions(engine::load_model_config(answers.model));
-  const rl::Config config = scan_config(sample, chat_template(tokenizer));
-  const int64_t longest = rl::scan_prompt_set(answers.data, config, tokenizer).longest;
+  const rl::Config config = scan_config(answers, sample, chat);
+  const int64_t box = asks_for_box(answers, sample, chat) ? kBoxTokens : 0;
+  const int64_t longest = rl::scan_prompt_set(answers.data, config, tokenizer).longest + box;
   const bool reasons = answers.task != "exact_match" && answers.task != "multiple_choice";
   Lengths lengths;
   lengths.prompt = std::min(std::max(kShortestPromptLimit, next_power_of_two(longest)),
@@ -72,12 +117,25 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+// A path as the recipe names it: relative to its folder if it is below that.
+std::string recipe_path(const std::string& path, const std::string& folder) {
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  const fs::path rest = whole.lexically_relative(fs::absolute(folder).lexically_normal());
+  return !rest.empty() && *rest.begin() != ".." ? rest.string() : whole.string();
+}
+
 void write_data(std::ostream& out, const RecipeAnswers& answers, const DataSample& sample,
-                const engine::Tokenizer& tokenizer) {
-  const std::string file = quoted(fs::absolute(answers.data).lexically_normal().string());
+                const ChatChoice& chat) {
+  const std::string file = quoted(recipe_path(answers.data, answers.folder));
   out << "data:\n  " << (answers.task == "sft" ? "sft: " : "train: ") << file << "\n";
-  if (sample.messages) {
-    out << "  chat_template: " << chat_template(tokenizer) << "\n";
+  if (chat.chat_template != rl::ChatTemplate::kNone) {
+    out << "  chat_template: " << rl::to_string(chat.chat_template) << "\n";
+  }
+  if (chat.wraps_text) {
+    out << "  text_prompts: user               # each prompt is a user's message\n";
+  }
+  if (asks_for_box(answers, sample, chat)) {
+    out << "  prompt_suffix: \"" << kBoxSuffix << "\"\n";
   }
   if (answers.task != "sft" && sample.prompt_key != "prompt") {
     out << "  prompt_key: " << quoted(sample.prompt_key) << "\n";
@@ -109,7 +167,8 @@ void write_task(std::ostream& out, const RecipeAnswers& answers, const Lengths& 
 
 std::string new_recipe(const RecipeAnswers& answers, const DataSample& sample) {
   const engine::Tokenizer tokenizer = engine::Tokenizer::load(answers.model);
-  const std::string model = fs::absolute(answers.model).lexically_normal().string();
+  const ChatChoice chat = chat_choice(answers, sample, tokenizer);
+  const std::string model = recipe_path(answers.model, answers.folder);
   std::ostringstream out;
   out << "# Written by `ringside init`. It lists only what differs from the defaults;\n"
       << "# `ringside check --defaults` explains every key.\n"
@@ -117,9 +176,9 @@ std::string new_recipe(const RecipeAnswers& answers, const DataSample& sample) {
   if (answers.gpus > 0) {
     out << "  dtype: bfloat16\n";
   }
-  write_data(out, answers, sample, tokenizer);
+  write_data(out, answers, sample, chat);
   write_task(out, answers,
-             answers.task == "sft" ? Lengths{} : lengths_of(answers, sample, tokenizer));
+             answers.task == "sft" ? Lengths{} : lengths_of(answers, sample, chat, tokenizer));
   if (answers.gpus > 1) {
     out << "parallel:\n  data_parallel_shard_size: " << answers.gpus
         << "        # one copy of the model over all GPUs\n";

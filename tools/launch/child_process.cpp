@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 
 namespace ringside::tools {
@@ -113,6 +114,14 @@ std::optional<ExitStatus> reap(pid_t pid) {
     throw_errno(errno, "waitid " + std::to_string(pid));
   }
   return ExitStatus{.signalled = info.si_code != CLD_EXITED, .code = info.si_status};
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t after_name = stat.rfind(") ");  // the name may hold any character
+  return after_name != std::string::npos && stat.compare(after_name, 4, ") T ") == 0;
 }
 
 void signal_group(pid_t pid, int signal) { kill(-pid, signal); }

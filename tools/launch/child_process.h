@@ -40,6 +40,10 @@ pid_t spawn(const ChildSpec& spec);
 // Throws: std::system_error when `pid` is no child of this process.
 std::optional<ExitStatus> reap(pid_t pid);
 
+// Whether the process is stopped by SIGSTOP, SIGTSTP or the like, and not by a debugger. False for
+// a pid that does not exist.
+bool is_stopped(pid_t pid);
+
 // Sends a signal to the child's whole process group. A group that no longer exists is not an error.
 void signal_group(pid_t pid, int signal);
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "tools/launch/child_process.h"
+#include "tools/launch/death_count.h"
 #include "tools/launch/line_relay.h"
 #include "tools/launch/signal_queue.h"
 
@@ -26,8 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kAlikeDeaths = 3;  // this many without progress in between end the run
-constexpr int kUsageExit = 2;    // of a child whose command line is wrong
+constexpr int kUsageExit = 2;  // of a child whose command line is wrong
 
 struct Child {
   std::string name;  // "trainer rank 1", "worker 0"
@@ -38,11 +38,12 @@ struct Child {
   std::unique_ptr<LineRelay> relay;
   Clock::time_point started;
   std::optional<Clock::time_point> restart_at;
-  std::optional<Clock::time_point> kill_at;  // set when asked to stop: time of SIGKILL
-  int deaths = 0;                            // in a row
-  std::string last_death;                    // how it died, numbers aside
-  int alike_deaths = 0;                      // in a row, without progress
-  std::int64_t progress_at_death = 0;
+  // Time of SIGKILL: set when the child is asked to stop, and while a worker is stopped (SIGSTOP).
+  std::optional<Clock::time_point> kill_at;
+  bool stopped = false;      // by SIGSTOP or the like
+  bool killed_here = false;  // SIGKILL came from this process
+  int deaths = 0;            // in a row
+  DeathCount alike_deaths;
 };
 
 std::string seconds(milliseconds duration) {
@@ -61,7 +62,8 @@ std::vector<Child> make_children(const LaunchOptions& options) {
     child.relayed = rank != 0 || isatty(STDERR_FILENO) != 1;  // rank 0 draws a bar on a terminal
     child.spec = {options.executable,
                   options.trainer_args,
-                  {{"RANK", std::to_string(rank)},
+                  {{kLaunchedVariable, child.relayed ? "relayed" : "direct"},
+                   {"RANK", std::to_string(rank)},
                    {"WORLD_SIZE", std::to_string(options.num_trainers)},
                    {"LOCAL_RANK", std::to_string(rank)},
                    {"MASTER_ADDR", options.master_addr},
@@ -71,24 +73,20 @@ std::vector<Child> make_children(const LaunchOptions& options) {
   for (std::size_t i = 0; i < options.worker_args.size(); ++i) {
     Child child;
     child.name = "worker " + std::to_string(i);
-    child.spec = {options.executable, options.worker_args[i], {}};
+    child.spec = {options.executable, options.worker_args[i], {{kLaunchedVariable, "relayed"}}};
     children.push_back(std::move(child));
   }
   return children;
 }
 
-// "worker 12 has 3 files" -> "worker # has # files".
-std::string without_numbers(const std::string& text) {
-  std::string plain;
-  for (const char c : text) {
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit) {
-      plain += c;
-    } else if (plain.empty() || plain.back() != '#') {
-      plain += '#';
-    }
-  }
-  return plain;
+// The kernel sends SIGKILL when memory runs out, and nobody else does so often.
+std::string cause_of(const ExitStatus& status) {
+  return status.signalled && status.code == SIGKILL ? ": out of memory? (`dmesg` tells)" : "";
+}
+
+// Whether a rank's last output says that it waited in vain for another rank.
+bool tells_timeout(const std::string& text) {
+  return text.find("imed out") != std::string::npos || text.find("timeout") != std::string::npos;
 }
 
 // Whether the status is 0, that of a program that stops at the signal, or death by it.
@@ -127,10 +125,14 @@ class Supervisor {
       if (!signal) {
         on_deadline();
       } else if (*signal == SIGCHLD) {
+        note_stopped();
         reap_all();
       } else {
         on_signal(*signal);
       }
+    }
+    if (!hung_.empty() && tells_timeout(result_.error)) {
+      result_.error = hung_ + "; the others waited for it: " + result_.error;
     }
     return result_;
   }
@@ -138,7 +140,8 @@ class Supervisor {
  private:
   void start(Child& child) {
     child.restart_at.reset();
-    child.relay = child.relayed ? std::make_unique<LineRelay>() : nullptr;
+    child.stopped = child.killed_here = false;
+    child.relay = child.relayed ? std::make_unique<LineRelay>(options_.copy_line) : nullptr;
     child.spec.stderr_fd = child.relay ? child.relay->child_end() : -1;
     child.pid = spawn(child.spec);
     if (child.relay) {
@@ -208,14 +211,43 @@ class Supervisor {
     }
   }
 
+  // Notes which children were stopped or continued. A stopped worker is replaced after a while, a
+  // stopped rank is waited for: it holds a part of the model.
+  void note_stopped() {
+    for (Child& child : children_) {
+      const bool stopped = child.pid != 0 && is_stopped(child.pid);
+      if (phase_ != Phase::kRunning || stopped == child.stopped) {
+        continue;
+      }
+      child.stopped = stopped;
+      const std::string name = child.name + " (pid " + std::to_string(child.pid) + ")";
+      if (!stopped) {
+        child.kill_at.reset();
+        report(name + " continues");
+      } else if (child.trainer) {
+        report(name + " is stopped (SIGSTOP); the run waits for it");
+      } else {
+        child.kill_at = Clock::now() + options_.stopped_limit;
+        report(name + " is stopped (SIGSTOP); it is replaced after " +
+               seconds(options_.stopped_limit));
+      }
+    }
+  }
+
   void on_signal(int signal) {
-    if (interrupt_ != 0 && Clock::now() - interrupted_at_ < kOneRequest) {
+    const bool again = interrupt_ != 0 && Clock::now() - interrupted_at_ < kOneRequest;
+    // Each line that nobody reads brings one more SIGPIPE.
+    if (again || (signal == SIGPIPE && phase_ != Phase::kRunning)) {
       return;
     }
     if (phase_ == Phase::kStopping && interrupt_ != 0) {
       kill_all();
     } else if (phase_ != Phase::kKilling) {
-      interrupt_ = signal;
+      if (signal == SIGPIPE) {
+        ::signal(SIGPIPE, SIG_IGN);  // what is written from now on must not kill this process
+      }
+      // The children's own output goes to this process, so SIGPIPE would tell them nothing.
+      interrupt_ = signal == SIGPIPE ? SIGTERM : signal;
       interrupted_at_ = Clock::now();
       if (result_.ok()) {
         result_ = {128 + signal, "interrupted by signal " + std::to_string(signal) + " (SIG" +
@@ -226,12 +258,13 @@ class Supervisor {
         report(result_.error +
                ": the trainer finishes its step and saves; a second signal stops at once");
       }
-      stop(signal, saves ? options_.save_grace : options_.grace);
+      stop(interrupt_, saves ? options_.save_grace : options_.grace);
     }
   }
 
   void reap_all() {
     std::string failures;
+    std::string advice;
     for (Child& child : children_) {
       if (child.pid == 0) continue;
       const auto status = reap(child.pid);
@@ -241,6 +274,7 @@ class Supervisor {
         on_worker_exit(child, *status, ending);
       } else if (!status->ok() && phase_ == Phase::kRunning) {
         failures += (failures.empty() ? "" : "; ") + ending;
+        advice = advice.empty() ? advice_after(*status) : advice;
         reason_told_ = reason_told_ || knows_reason(child);
       } else if (interrupt_ != 0 && !ended_by(*status, interrupt_)) {
         report(ending);  // it was expected to save a checkpoint
@@ -250,7 +284,7 @@ class Supervisor {
       }
     }
     if (!failures.empty()) {
-      fail(failures);
+      fail(failures + advice);
     } else if (phase_ == Phase::kRunning && !trainers_running()) {
       phase_ = Phase::kLeaving;
       leave_deadline_ = Clock::now() + options_.leave;
@@ -266,6 +300,9 @@ class Supervisor {
     child.kill_at.reset();
     if (child.relay) {
       child.relay->finish();
+    }
+    if (!child.killed_here) {
+      ending += cause_of(status);
     }
     // A signal comes from outside: the child's last output is unrelated to it.
     if (!status.ok() && !status.signalled && !last_words(child).empty()) {
@@ -288,27 +325,27 @@ class Supervisor {
       return;
     }
     const bool usage = !status.signalled && status.code == kUsageExit;
-    if (usage || dies_alike(child, status)) {
+    const std::string hopeless = usage || child.killed_here ? "" : count_death(child, status);
+    if (usage || !hopeless.empty()) {
       reason_told_ = true;
-      fail(ending + (usage ? "" : " (three times in the same way)"));
+      fail(ending + hopeless + advice_after(status));
       return;
     }
-    if (Clock::now() - child.started > options_.max_backoff) child.deaths = 0;
+    if (Clock::now() - child.started > options_.max_backoff) {
+      child.deaths = 0;
+    }
     schedule_restart(child, ending);
   }
 
-  // Counts consecutive equal deaths without progress and returns whether the limit is reached. A
-  // death by signal restarts the count, because a signal comes from outside.
-  bool dies_alike(Child& child, const ExitStatus& status) {
-    const std::string how =
-        status.signalled ? "" : without_numbers(status.describe() + last_words(child));
-    const std::int64_t progress = options_.progress ? options_.progress() : 0;
-    const bool alike =
-        !how.empty() && how == child.last_death && progress == child.progress_at_death;
-    child.alike_deaths = alike ? child.alike_deaths + 1 : 1;
-    child.last_death = how;
-    child.progress_at_death = progress;
-    return child.alike_deaths >= kAlikeDeaths;
+  // Why a restart would not help, such as " (three times in the same way)"; "" if it may.
+  std::string count_death(Child& child, const ExitStatus& status) const {
+    const int count = child.alike_deaths.add(status, last_words(child),
+                                             options_.progress ? options_.progress() : 0);
+    return count == 0 ? "" : " (" + std::to_string(count) + " times in the same way)";
+  }
+
+  std::string advice_after(const ExitStatus& status) const {
+    return status.signalled && options_.advice ? options_.advice(status.code) : "";
   }
 
   void fail(const std::string& why) {
@@ -349,9 +386,20 @@ class Supervisor {
   }
 
   void kill_child(Child& child) {
-    report(child.name + " (pid " + std::to_string(child.pid) + ") did not stop; killing it");
-    signal_group(child.pid, SIGKILL);
+    const std::string name = child.name + " (pid " + std::to_string(child.pid) + ")";
+    const bool stopped = is_stopped(child.pid);
     child.kill_at.reset();
+    if (phase_ == Phase::kRunning && !stopped) {
+      return;  // it continued meanwhile
+    }
+    report(name + (phase_ == Phase::kRunning ? " is still stopped" : " did not stop") +
+           "; killing it");
+    if (child.trainer && interrupt_ == 0) {
+      hung_ += (hung_.empty() ? "" : "; ") + name +
+               (stopped ? " hung (it was stopped by a signal)" : " hung") + " and was killed";
+    }
+    child.killed_here = true;
+    signal_group(child.pid, SIGKILL);
   }
 
   void kill_all() {
@@ -376,6 +424,7 @@ class Supervisor {
   int interrupt_ = 0;  // the last signal to this process
   Clock::time_point interrupted_at_;
   LaunchResult result_;
+  std::string hung_;  // ranks that were killed because they did not stop when another failed
   bool reason_told_ = false;  // a child's last output is part of the result
 };
 

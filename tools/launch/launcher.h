@@ -8,7 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "tools/launch/child_process.h"
+
 namespace ringside::tools {
+
+// Environment variable of every child: "relayed" if its standard error passes through this process,
+// else "direct".
+inline constexpr char kLaunchedVariable[] = "RINGSIDE_LAUNCHED";
 
 struct LaunchOptions {
   std::string executable = "/proc/self/exe";
@@ -34,12 +40,13 @@ struct LaunchOptions {
 
   // A worker that dies is restarted after `backoff`. The delay doubles at each death up to
   // `max_backoff`, and is reset once the worker has lived longer than `max_backoff`. A worker that
-  // exits with status 0 is not replaced. The run ends if a worker exits with status 2 (its command
-  // line is wrong), or exits three times with the same status and last output (ignoring numbers)
-  // while progress() does not change: a restart would not help.
+  // exits with status 0 is not replaced. The run ends if a restart would not help: when a worker
+  // exits with status 2 (its command line is wrong), and as DeathCount says.
   bool restart_workers = true;
   std::chrono::milliseconds backoff{1'000};
   std::chrono::milliseconds max_backoff{30'000};
+  // A worker that has been stopped (SIGSTOP) for this long is killed and restarted.
+  std::chrono::milliseconds stopped_limit{30'000};
 
   // A number that changes whenever the run makes progress, e.g. the size of its metrics file.
   // Empty: nothing counts as progress.
@@ -49,6 +56,11 @@ struct LaunchOptions {
   // killed by signal 9 (SIGKILL); restarting it in 1.0 s". May be empty. Called on the thread of
   // launch().
   std::function<void(const std::string&)> report;
+  // Receives each line of standard error that passes through this process. May be empty.
+  std::function<void(const std::string&)> copy_line;
+  // Advice for the user after a process was killed by this signal and the run has ended; appended
+  // to the error. May be empty.
+  std::function<std::string(int signal)> advice;
 };
 
 struct LaunchResult {
@@ -56,7 +68,8 @@ struct LaunchResult {
   // this process (130 for Ctrl-C).
   int exit_code = 0;
   // Names role, rank and pid of the process, how it died, and its last output if that passed
-  // through this process: "worker 0 (pid 123) exited with status 1: no data". Empty on success.
+  // through this process: "worker 0 (pid 123) exited with status 1: no data". Empty on success. If
+  // ranks report a timeout and another rank does not stop, that rank is named first, as the cause.
   std::string error;
 
   bool ok() const { return exit_code == 0; }
@@ -64,14 +77,14 @@ struct LaunchResult {
 
 // Runs until every trainer rank has exited and every worker is gone. No child is left when it
 // returns. If a trainer rank fails, all processes are stopped. SIGINT, SIGTERM or SIGHUP is
-// forwarded to all children and stops them; a second such signal kills them at once. Standard error
-// of workers and of ranks other than 0 passes through this process line by line (line_relay.h),
-// that of rank 0 too unless it is a terminal. Call it from the main thread before any other thread
-// is started: children are bound to the calling thread, and only that thread blocks SIGCHLD to read
-// it from a signalfd. The signal mask is restored on return.
-// Blocks: until all processes have ended.
-// Throws: std::invalid_argument for fewer than 1 trainer; std::system_error when a process cannot
-// be started (those already started are killed).
+// forwarded to all children and stops them; a second such signal kills them at once. SIGPIPE (the
+// reader of the output is gone) stops them by SIGTERM, once, and is ignored from then on. Standard
+// error of workers and of ranks other than 0 passes through this process line by line
+// (line_relay.h), that of rank 0 too unless it is a terminal. Call it from the main thread before
+// any other thread is started: children are bound to the calling thread, and only that thread
+// blocks SIGCHLD to read it from a signalfd. The signal mask is restored on return. Blocks: until
+// all processes have ended. Throws: std::invalid_argument for fewer than 1 trainer;
+// std::system_error when a process cannot be started (those already started are killed).
 LaunchResult launch(const LaunchOptions& options);
 
 // A TCP port of the loopback interface that is free now.

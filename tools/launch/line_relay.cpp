@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace ringside::tools {
 namespace {
@@ -28,7 +29,8 @@ void write_to_stderr(std::string_view text) {
 
 }  // namespace
 
-LineRelay::LineRelay() : terminal_(isatty(STDERR_FILENO) == 1) {
+LineRelay::LineRelay(std::function<void(const std::string&)> copy)
+    : copy_(std::move(copy)), terminal_(isatty(STDERR_FILENO) == 1) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw std::system_error(errno, std::generic_category(), "pipe for a child's standard error");
@@ -95,6 +97,9 @@ void LineRelay::pass_on(const std::string& line) {
   }
   if (!line.empty()) {
     last_line_ = line;
+  }
+  if (copy_) {
+    copy_(line);
   }
   write_to_stderr((terminal_ ? std::string(kClearBelow) : "") + line + "\n");
 }

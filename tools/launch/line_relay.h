@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace ringside::tools {
@@ -13,8 +14,9 @@ namespace ringside::tools {
 // Thread safety: none.
 class LineRelay {
  public:
+  // copy: also receives each line that is forwarded; may be empty.
   // Throws: std::system_error when no pipe can be created.
-  LineRelay();
+  explicit LineRelay(std::function<void(const std::string&)> copy = {});
   ~LineRelay();
   LineRelay(const LineRelay&) = delete;
   LineRelay& operator=(const LineRelay&) = delete;
@@ -41,6 +43,7 @@ class LineRelay {
  private:
   void pass_on(const std::string& line);
 
+  std::function<void(const std::string&)> copy_;
   int fd_ = -1;
   int child_end_ = -1;
   bool terminal_;

@@ -29,9 +29,13 @@ SignalQueue::SignalQueue() {
   sigemptyset(&set);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
   // Respects nohup: a signalfd would receive the signal although it is ignored.
-  struct sigaction hangup;
-  sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  for (const int signal : {SIGHUP, SIGPIPE}) {
+    struct sigaction action;
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) {
+      sigaddset(&set, signal);
+    }
+  }
   fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "signalfd");
   pthread_sigmask(SIG_BLOCK, &set, &previous_);

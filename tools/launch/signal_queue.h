@@ -13,8 +13,9 @@ namespace ringside::tools {
 // twice; others send two kinds at once. Signals that arrive within this time are one request.
 inline constexpr std::chrono::milliseconds kOneRequest{200};
 
-// While it exists, SIGCHLD, SIGINT, SIGTERM and SIGHUP to the calling thread are queued instead of
-// being delivered. SIGHUP is queued only if it is not ignored, as under nohup. Construct and
+// While it exists, SIGCHLD, SIGINT, SIGTERM, SIGHUP and SIGPIPE to the calling thread are queued
+// instead of being delivered. SIGHUP and SIGPIPE are queued only if they are not ignored, as under
+// nohup. Construct and
 // destroy it on one thread.
 // Thread safety: none.
 class SignalQueue {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from .schema import GrantedGroup
 @dataclass
 class Granted:
     """Samples to make. In a new session the trainer grants samples of the old one again. The caller makes
-    them, except those that it is still making."""
+    them, except those that it is still making.
+
+    `withdrawn`: samples (group_id, sample_index) granted before that another worker makes now. Those that
+    are not begun need not be made; of those that are, the first rollout counts."""
 
     groups: list[GrantedGroup]
+    withdrawn: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass

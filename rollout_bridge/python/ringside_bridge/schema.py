@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_LOGPROB = 1e-3  # rounding; anything above is an error
+MIN_LOGPROB = -1e4
 MAX_TURNS = 16 * 1024
 MAX_BRANCHES = 1024
 MAX_EXPERT_ID = 32767
@@ -78,6 +79,7 @@ class Rollout:
     top_p: float = 1.0
     top_k: int = 0
     finish_reason: str = "stop"  # stop, length, aborted, error
+    failure: str = ""  # why a sample has failed, for people
     rewards: dict[str, float] = field(default_factory=dict)
     loss_mask: list[int] | None = None  # None: all ones
     turn_offsets: list[int] | None = None  # starts of turns, strictly rising
@@ -96,6 +98,8 @@ class Rollout:
         length = len(self.completion_ids)
         if not self.rollout_id:
             raise ValueError("rollout_id is empty")
+        for text in (self.rollout_id, self.prompt_id, *self.rewards):
+            text.encode()  # UnicodeEncodeError, a ValueError, for what is not UTF-8
         if not 0 <= self.sample_index < self.group_size:
             raise ValueError(f"sample_index {self.sample_index} is outside [0, {self.group_size})")
         if not self.prompt_ids:
@@ -107,8 +111,8 @@ class Rollout:
             if values is not None and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries, completion_ids {length}")
         for value in self.logprobs:
-            if not math.isfinite(value) or value > MAX_LOGPROB:
-                raise ValueError(f"logprobs holds {value}, expected finite and <= {MAX_LOGPROB}")
+            if not MIN_LOGPROB <= value <= MAX_LOGPROB:
+                raise ValueError(f"logprobs holds {value}, expected {MIN_LOGPROB} to {MAX_LOGPROB}")
         for value in self.advantages or []:
             if not math.isfinite(value):
                 raise ValueError(f"advantages holds {value}, expected finite values")
@@ -161,7 +165,7 @@ class Rollout:
             "group_size": self.group_size, "sample_index": self.sample_index,
             "prompt_id": self.prompt_id, "temperature": float(self.temperature),
             "top_p": float(self.top_p), "top_k": self.top_k, "trainer_term": self.trainer_term,
-            "finish_reason": self.finish_reason,
+            "finish_reason": self.finish_reason, "failure": self.failure,
             "rewards": [[name, float(value)] for name, value in self.rewards.items()],
         }
 

@@ -13,7 +13,7 @@ from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, Weigh
 from .schema import GrantedGroup, Rollout
 from .sockets import CurveKeys, open_dealer
 from .weights import Receiver, parse_manifest
-from .wire import Message, WireError, pack, unpack
+from .wire import Message, VersionError, WireError, pack, unpack
 
 _REJOIN = {"unknown_session", "sequence_gap", "timeout"}
 
@@ -172,6 +172,10 @@ class SessionLoop:
             if socket is self._control:
                 try:
                     message = unpack(socket.recv_multipart())
+                except VersionError as error:
+                    self._events.put(Failed("unsupported", f"message of the trainer: {error}"))
+                    self._over = True
+                    return
                 except WireError as error:
                     raise _Rejoin(f"trainer sent what cannot be read: {error}") from error
                 self._on_message(message)
@@ -231,10 +235,13 @@ class SessionLoop:
         self._set_window(message.body)
         groups = [GrantedGroup(**{name: body[name] for name in GrantedGroup.__dataclass_fields__})
                   for body in message.body["groups"]]
-        if not groups:
+        withdrawn = {(body["group_id"], sample) for body in message.body.get("withdrawn", ())
+                     for sample in body["sample_indices"]}
+        if not groups and not withdrawn:
             return
-        granted = Granted(groups)
+        granted = Granted(groups, withdrawn)
         with self._lock:
+            self._granted -= withdrawn
             self._granted |= {(g.group_id, s) for g in groups for s in g.sample_indices}
             self._unseen.append(granted)
         self._events.put(granted)

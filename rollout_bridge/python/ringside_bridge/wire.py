@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import xxhash
 
-PROTO_VERSION = 2
+PROTO_VERSION = 3
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FRAMES = 16
 MAX_DIMS = 8
@@ -19,6 +19,10 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 class WireError(Exception):
     """Bytes that are not a message of this protocol."""
+
+
+class VersionError(WireError):
+    """A message of another version of the protocol."""
 
 
 @dataclass
@@ -64,7 +68,7 @@ def unpack(parts: list) -> Message:
     """Checks every frame against the header: count, bytes, dtype, shape, hash."""
     header = unpack_map(parts[0], MAX_HEADER_BYTES)
     if header.get("v") != PROTO_VERSION:
-        raise WireError(f"protocol version {header.get('v')}, expected {PROTO_VERSION}")
+        raise VersionError(f"protocol version {header.get('v')}, expected {PROTO_VERSION}")
     try:
         specs = header["frames"]
         if len(specs) != len(parts) - 1 or len(specs) > MAX_FRAMES:
