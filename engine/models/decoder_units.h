@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
-#include "engine/models/layer_weights.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
+#include "engine/params/unit_scope.h"
 
 namespace ringside::engine {
+
+class DecoderLayer;
 
 // Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
 // nothing.
@@ -36,8 +38,9 @@ class DecoderUnits {
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
   const ParamUnit& embedding() const { return *all_.front(); }
-  // Layer i without its experts, 0 <= i < layers.
-  ParamUnit& layer(int64_t i) const { return *all_[layers_[i]]; }
+  // Layer i, 0 <= i < layers: what it computes, and its unit, without its experts.
+  const DecoderLayer& layer(int64_t i) const;
+  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[i]]; }
   // The units of the experts of layer i, in order; empty for a layer without experts.
   std::vector<const ParamUnit*> experts(int64_t i) const;
   const ParamUnit& final_norm() const { return *all_[final_norm_]; }
@@ -47,14 +50,17 @@ class DecoderUnits {
   // The layer whose parameters but experts all()[unit] has; nullopt for other units.
   std::optional<int64_t> layer_of(std::size_t unit) const;
 
-  // All weights of a layer, in the compute dtype, without the router's correction.
+  // The units of layer i, its experts' behind its own, each cut into matrices for
+  // DecoderLayer::weights_of(): of the experts this rank's part.
+  std::vector<ScopedUnit> scoped_units(int64_t i) const;
+  // All weights of a layer, in the compute dtype.
   // Collective over: the shard, as ParamUnit::materialize().
-  LayerWeights layer_weights(int64_t i) const;
-  // How each of the units of the experts, this rank's part of it, is cut into matrices.
-  std::vector<UnitShapes> experts_cuts(int64_t i) const;
+  std::vector<Weight> layer_weights(int64_t i) const;
   // The correction of the choice of experts in a layer, [experts], fp32 or wider; undefined without
   // one.
   at::Tensor router_correction(int64_t i) const;
+  // The unit of all corrections; null: no router has one.
+  ParamUnit* router_corrections() const { return corrections_.get(); }
 
   // Starts gathering a layer's weights, if there is such a layer.
   // Collective over: the shard, as ParamUnit::prefetch().
@@ -64,8 +70,10 @@ class DecoderUnits {
   ModelConfig config_;
   ComputeContext context_;
   std::vector<std::shared_ptr<ParamUnit>> all_;
-  std::vector<std::size_t> layers_;                // each layer's place in all_
+  std::shared_ptr<const std::vector<DecoderLayer>> layers_;
+  std::vector<std::size_t> layer_units_;           // each layer's place in all_
   std::vector<std::vector<std::size_t>> experts_;  // of its experts
+  std::shared_ptr<ParamUnit> corrections_;
   std::size_t final_norm_ = 0;
   bool tied_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/nn/delta_rule.h"
 
 namespace ringside::engine {
@@ -41,7 +42,7 @@ bool AdapterSizes::is_packed() const { return base_.has_value(); }
 int64_t AdapterSizes::packed_layer() const {
   const bool nf4 = base_ == QuantisedFormat::kNf4;
   int64_t bytes = 0;
-  for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
+  for (const ParamSpec& spec : DecoderLayer(c_, 0).specs()) {
     const int64_t numel = spec.numel();
     if (spec.shape.size() != 2) {
       bytes += numel * compute_;
