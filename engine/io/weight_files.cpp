@@ -31,12 +31,9 @@ std::string other_form(const fs::path& dir) {
 }  // namespace
 
 std::string unused_part(const ModelConfig& config, std::string_view name) {
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = config.on_disk.parts_left_out;
   for (int64_t i = 0; i < config.on_disk.layers_left_out; ++i) {
     parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
-  }
-  if (config.has_delta_net()) {
-    parts.emplace_back("mtp.");
   }
   if (!config.on_disk.multimodal_json.empty()) {
     parts.emplace_back("model.visual.");

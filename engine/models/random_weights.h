@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {

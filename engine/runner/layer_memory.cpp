@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/nn/delta_rule.h"
 
 namespace ringside::engine {
@@ -20,7 +21,7 @@ int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat 
                            int64_t compute) {
   int64_t bytes = 0;
   for (const ParamSpec& spec : specs) {
-    bytes += is_projection(spec.name)
+    bytes += spec.shape.size() == 2
                  ? QuantisedMatrix::packed_bytes(spec.shape[0], spec.shape[1], format)
                  : spec.numel() * compute;
   }
@@ -52,7 +53,7 @@ bool AdapterSizes::is_packed() const { return base_.has_value(); }
 int64_t AdapterSizes::packed_layers() const {
   int64_t bytes = 0;
   for (int64_t layer = 0; layer < c_.num_hidden_layers; ++layer) {
-    bytes += packed_layer_bytes(decoder_layer_specs(c_, layer), *base_, compute_);
+    bytes += packed_layer_bytes(DecoderLayer(c_, layer).specs(), *base_, compute_);
   }
   return bytes;
 }

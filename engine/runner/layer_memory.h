@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/layers/model_config.h"
 #include "engine/models/decoder.h"
-#include "engine/models/model_config.h"
 #include "engine/runner/memory_shapes.h"
 
 namespace ringside::engine {
@@ -123,7 +123,7 @@ class LayerActivations {
   // What flows through the MLP's backward beside the residual.
   int64_t mlp_flowing(int64_t rows) const;
 
-  // What one layer saves without recomputation, but for its MLP: decoder_layer() and the operators
+  // What one layer saves without recomputation, but for its MLP: DecoderLayer and the operators
   // that it calls, in their order.
   int64_t saved_before_mlp() const;
 

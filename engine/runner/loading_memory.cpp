@@ -29,7 +29,7 @@ int64_t stored_elements(const UnitSpecs& unit, const StateShape& state, int64_t 
 int64_t packing_bytes(const UnitSpecs& layer, int64_t master) {
   int64_t largest = 0;
   for (const ParamSpec& spec : layer.specs) {
-    largest = is_projection(spec.name) ? std::max(largest, spec.numel()) : largest;
+    largest = spec.shape.size() == 2 ? std::max(largest, spec.numel()) : largest;
   }
   return elements(layer.specs) * master + QuantisedMatrix::packing_bytes(largest);
 }

@@ -5,7 +5,7 @@
 
 #include "engine/device/compute_context.h"
 #include "engine/models/decoder_units.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/runner/memory_shapes.h"
 
 namespace ringside::engine {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
 #include "engine/runner/layer_memory.h"
 
@@ -34,12 +35,12 @@ class Sizes {
     const int64_t mine = share(config.experts.count, shape.state.expert_ranks);
     mlp_matrix_ = has_experts ? mine * config.experts.intermediate_size * config.hidden_size
                               : config.intermediate_size * config.hidden_size;
-    dense_layer_ = elements(decoder_layer_specs(config, largest));
+    dense_layer_ = elements(DecoderLayer(config, largest).specs());
     int64_t whole = 0;  // elements of all experts of all layers
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
       dense_layers_ += elements(decoder_layer_specs(config, layer));
       int64_t experts = 0;
-      for (const std::vector<ParamSpec>& specs : layer_experts_specs(config, layer)) {
+      for (const std::vector<ParamSpec>& specs : DecoderLayer(config, layer).experts_specs()) {
         experts += elements(specs);
       }
       whole += experts;
@@ -50,7 +51,7 @@ class Sizes {
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
       // Without delta nets all layers count as the largest.
       elements_of_layer_.push_back(config.has_delta_net()
-                                       ? elements(decoder_layer_specs(config, layer)) +
+                                       ? elements(DecoderLayer(config, layer).specs()) +
                                              (config.has_experts(layer) ? experts_layer_ : 0)
                                        : layer_parameters_);
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder_units.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
@@ -60,12 +61,12 @@ int64_t cached_elements(const engine::ModelConfig& model) {
   int64_t elements = 0;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     switch (model.block(layer).token_mixer) {
-      case engine::TokenMixer::kGatedDelta:
+      case engine::TokenMixerKind::kGatedDelta:
         break;
-      case engine::TokenMixer::kLatentAttention:
+      case engine::TokenMixerKind::kLatentAttention:
         elements += of_latents;
         break;
-      case engine::TokenMixer::kSoftmaxAttention:
+      case engine::TokenMixerKind::kSoftmaxAttention:
         elements += of_heads;
     }
   }
@@ -158,8 +159,12 @@ std::vector<Change> changes(bool has_device) {
   return all;
 }
 
-bool can_be_packed(const engine::ModelConfig& model) {
-  return model.experts.count == 0 && !model.has_latent_attention() && !model.has_delta_net();
+// Whether the model can have the adapters, or the packed base, that a change adds.
+bool suits(const engine::ModelConfig& model, const LoraConfig& before, const LoraConfig& after) {
+  const bool adds = before.rank == 0 && after.rank > 0;
+  const bool packs = before.base != after.base;
+  return (!adds || engine::supports(model, engine::Feature::kAdapters)) &&
+         (!packs || engine::supports(model, engine::Feature::kPackedBase));
 }
 
 std::string advice(const std::vector<MemorySaving>& savings, int64_t bytes) {
@@ -205,8 +210,7 @@ std::vector<MemorySaving> memory_savings(const Config& config, const engine::Mod
   std::string keys;
   for (const Change& change : changes(!place.device.is_cpu())) {
     Config next = changed;
-    if (!change.apply(next) || (next.lora.base == LoraBase::kNf4 && !can_be_packed(model)) ||
-        (next.lora.rank > 0 && model.has_delta_net())) {
+    if (!change.apply(next) || !suits(model, changed.lora, next.lora)) {
       continue;
     }
     changed = next;

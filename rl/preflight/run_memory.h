@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "rl/setup/machine_memory.h"
 #include "rl/setup/memory_of_rank.h"

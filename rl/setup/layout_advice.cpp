@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
 #include "engine/nn/recurrent_runs.h"
 #include "engine/runner/collator_options.h"
@@ -87,8 +88,8 @@ std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   // Layers and the head are gathered again for the backward. A tied embedding serves twice.
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    units.push_back({elements_of(engine::decoder_layer_specs(model, layer)), 2, 1});
-    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+    units.push_back({elements_of(engine::DecoderLayer(model, layer).specs()), 2, 1});
+    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
       units.push_back({elements_of(specs), 2, 1, /*of_experts=*/true});
     }
   }
@@ -133,8 +134,8 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
 double active_elements(const engine::ModelConfig& model) {
   double active = 0.0;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    active += static_cast<double>(elements_of(engine::decoder_layer_specs(model, layer)));
-    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+    active += static_cast<double>(elements_of(engine::DecoderLayer(model, layer).specs()));
+    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
       active +=
           static_cast<double>(elements_of(specs) / model.experts.count * model.experts.per_token);
     }

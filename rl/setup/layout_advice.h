@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "rl/setup/memory_of_rank.h"
 #include "sp/plan/device_speeds.h"

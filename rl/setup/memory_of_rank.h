@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/runner/memory_estimate.h"
 #include "rl/config/config.h"
 

@@ -6,6 +6,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/random_weights.h"
 #include "rl/setup/sharding.h"
 
@@ -73,11 +74,12 @@ engine::ActivationOptions activation_options(const Config& config) {
 }
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
-  if (!config.sp.async_ulysses || !model.has_latent_attention()) {
+  const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
+  if (!config.sp.async_ulysses || support) {
     return "";
   }
-  return "is true, but latent attention (model_type " + model.model_type +
-         ") cannot overlap its projections with the exchange of heads; expected false";
+  return "is true, but " + support.reason() + " (model_type " + model.model_type +
+         "); expected false";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
-#include "engine/models/activation_options.h"
+#include "engine/layers/activation_options.h"
 #include "engine/models/decoder.h"
 #include "rl/config/config.h"
 #include "sp/mesh/process_groups.h"

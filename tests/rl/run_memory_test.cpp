@@ -3,6 +3,7 @@
 // out of bases that cannot be packed.
 #include "rl/preflight/run_memory.h"
 
+#include "engine/layers/decoder_layer.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_model.h"
@@ -183,8 +184,9 @@ TEST_CASE("of a base that cannot be packed nothing is left out, and no size is n
   latent.latent = {.q_rank = 512, .kv_rank = 512, .nope_dim = 96, .rope_dim = 32, .value_dim = 96};
   latent.experts.router = engine::RouterKind::kSigmoid;
   // The first layers are dense, as DeepSeek-V3's.
-  latent.blocks.assign(36, {engine::TokenMixer::kLatentAttention, engine::ChannelMixer::kExperts});
-  latent.blocks[0].channel_mixer = latent.blocks[1].channel_mixer = engine::ChannelMixer::kMlp;
+  latent.blocks.assign(
+      36, {engine::TokenMixerKind::kLatentAttention, engine::ChannelMixerKind::kExperts});
+  latent.blocks[0].channel_mixer = latent.blocks[1].channel_mixer = engine::ChannelMixerKind::kMlp;
   for (const engine::ModelConfig& model : {experts, latent}) {
     config.lora.target_modules = model.has_latent_attention() ? "o_proj" : "q_proj";
     config.lora.base = rl::LoraBase::kNf4;
@@ -192,7 +194,7 @@ TEST_CASE("of a base that cannot be packed nothing is left out, and no size is n
     // Experts stay in bf16; everything else takes at least half a byte an element.
     int64_t of_experts = 0;
     for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-      for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+      for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
         for (const engine::ParamSpec& spec : specs) {
           of_experts += spec.numel() * 2;
         }
