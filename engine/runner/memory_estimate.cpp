@@ -38,7 +38,7 @@ class Sizes {
     dense_layer_ = elements(DecoderLayer(config, largest).specs());
     int64_t whole = 0;  // elements of all experts of all layers
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-      dense_layers_ += elements(decoder_layer_specs(config, layer));
+      dense_layers_ += elements(DecoderLayer(config, layer).specs());
       int64_t experts = 0;
       for (const std::vector<ParamSpec>& specs : DecoderLayer(config, layer).experts_specs()) {
         experts += elements(specs);
