@@ -19,8 +19,7 @@
 namespace ringside::rl {
 namespace {
 
-// LibTorch, its thread pools, the tokenizer, buffers of the bridge. Measured on the CPU: ranks of a
-// model of a few KiB.
+// An allowance for LibTorch, its thread pools, the tokenizer and buffers of the bridge.
 constexpr int64_t kProcess = int64_t{200} << 20;
 // A run that needs more than this part of the memory is close to the limit: the figures are within
 // 5 to 10 %, and other programs need some.
@@ -40,7 +39,7 @@ int64_t parameters_of(const engine::ModelConfig& model) {
   return elements;
 }
 
-// Bytes of a version of the weights; `adapters`: of all adapters, in elements.
+// Bytes of a version of the weights.
 int64_t version_bytes(const Config& config, const engine::ModelConfig& model) {
   const int64_t element = bytes_of(scalar_type(published_dtype(config)));
   if (config.lora.publish != LoraPublish::kAdapter) {
@@ -54,7 +53,8 @@ int64_t version_bytes(const Config& config, const engine::ModelConfig& model) {
   return elements * element;
 }
 
-// Keys and values of one token in all layers, in elements. What a delta net keeps does not grow.
+// Keys and values of one token in all layers, in elements. What a delta net keeps does not grow; a
+// layer with a window keeps less than this.
 int64_t cached_elements(const engine::ModelConfig& model) {
   const int64_t of_latents = model.latent.kv_rank + model.latent.rope_dim;
   const int64_t of_heads = 2 * model.num_key_value_heads * model.head_dim;
@@ -106,14 +106,11 @@ int64_t longest_sample(const Config& config) {
              : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
 }
 
-bool halve_micro_batch(Config& config) {
-  int64_t& tokens = config.train.tokens_per_micro_batch;
+bool shrink_micro_batch(Config& config) {
   const int64_t least = std::max<int64_t>(1024, longest_sample(config));
-  if (tokens <= least) {
-    return false;
-  }
-  tokens = std::max(least, tokens / 2);
-  return true;
+  const bool changes = config.train.tokens_per_micro_batch > least;
+  config.train.tokens_per_micro_batch = std::min(config.train.tokens_per_micro_batch, least);
+  return changes;
 }
 
 std::vector<Change> changes(bool has_device) {
@@ -124,14 +121,7 @@ std::vector<Change> changes(bool has_device) {
                    return changes;
                  },
                  [](const Config&) { return std::string("model.recompute=full"); }});
-  all.push_back({[](Config& c) {
-                   bool changes = false;
-                   while (halve_micro_batch(c)) {
-                     changes = true;
-                   }
-                   return changes;
-                 },
-                 [](const Config& c) {
+  all.push_back({shrink_micro_batch, [](const Config& c) {
                    return "train.tokens_per_micro_batch=" +
                           std::to_string(c.train.tokens_per_micro_batch);
                  }});
