@@ -73,16 +73,20 @@ int64_t cached_elements(const engine::ModelConfig& model) {
   return elements;
 }
 
-// An embedded worker's model that samples its share of a step at once: weights, cache, and the
-// larger of the prompts' forward and the last tokens' draw.
-int64_t worker_model_memory(const Config& config, const engine::ModelConfig& model) {
+// A worker's own copy of the policy.
+int64_t worker_weights(const Config& config, const engine::ModelConfig& model) {
   const engine::ComputeContext context(scalar_type(config.model.dtype));
-  const int64_t compute = bytes_of(context.compute);
-  const RolloutConfig& rollout = config.rollout;
   const bool adapters = config.lora.publish == LoraPublish::kAdapter;
   const engine::WeightStorage storage =
       adapters ? policy_storage(config.lora) : worker_storage(config);
-  const int64_t weights = engine::loading_memory(model, context, storage, {}).peak;
+  return engine::loading_memory(model, context, storage, {}).peak;
+}
+
+// An embedded worker's model that samples its share of a step at once: weights, cache, and the
+// larger of the prompts' forward and the last tokens' draw.
+int64_t sampling_memory(const Config& config, const engine::ModelConfig& model) {
+  const int64_t compute = bytes_of(scalar_type(config.model.dtype));
+  const RolloutConfig& rollout = config.rollout;
   const int64_t samples = samples_per_batch(config);
   const int64_t tokens = rollout.max_prompt_tokens + rollout.max_completion_tokens;
   const int64_t cache = samples * tokens * cached_elements(model) * compute;
@@ -90,7 +94,7 @@ int64_t worker_model_memory(const Config& config, const engine::ModelConfig& mod
   const int64_t draw = samples * model.vocab_size * (compute + 4 + 4 + 8 + 8);
   const int64_t prompts = samples / rollout.group_size * rollout.max_prompt_tokens;
   const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
-  return weights + cache + std::max(draw, prefill);
+  return worker_weights(config, model) + cache + std::max(draw, prefill);
 }
 
 // A change of a configuration, and the key that it changes as "key=value".
@@ -136,7 +140,6 @@ std::vector<Change> changes(bool has_device) {
   all.push_back({[](Config& c) {
                    const bool changes = c.lora.rank == 0;
                    c.lora.rank = changes ? 16 : c.lora.rank;
-                   c.optimizer.offload = OptimizerOffload::kNone;
                    return changes;
                  },
                  [](const Config&) { return std::string("lora.rank=16"); }});
@@ -184,11 +187,16 @@ RunMemory run_memory(const Config& config, const engine::ModelConfig& model,
   }
   const int64_t version = version_bytes(config, model);
   memory.published = place.publishes ? kPublishedCopies * version : 0;
-  if (place.workers && config.rollout.server == RolloutServer::kEmbedded) {
-    memory.workers = config.rollout.num_workers;
-    memory.worker_model = worker_model_memory(config, model);
-    memory.worker_on_host =
-        kProcess + kReceivedCopies * version + (place.device.is_cpu() ? memory.worker_model : 0);
+  if (!place.workers) {
+    return memory;
+  }
+  memory.workers = config.rollout.num_workers;
+  memory.worker_on_host = kProcess + kReceivedCopies * version;
+  if (config.rollout.server == RolloutServer::kEmbedded) {
+    memory.worker_model = sampling_memory(config, model);
+    memory.worker_on_host += place.device.is_cpu() ? memory.worker_model : 0;
+  } else {  // it checks the server with a copy of its own, on the host
+    memory.worker_on_host += worker_weights(config, model);
   }
   return memory;
 }

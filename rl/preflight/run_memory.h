@@ -29,9 +29,9 @@ struct RunMemory {
   RankMemory rank;
   int64_t ranks = 0;         // on this machine
   int64_t rank_on_host = 0;  // of one rank: all of it on the CPU, else what it keeps in host memory
-  int64_t workers = 0;       // embedded ones
-  int64_t worker_model = 0;  // of one: weights, cache and logits, on the device
-  int64_t worker_on_host = 0;  // of one: with its model on the CPU
+  int64_t workers = 0;
+  int64_t worker_model = 0;    // of an embedded one: weights, cache and logits, on the device
+  int64_t worker_on_host = 0;  // of one: all but a model on a device
   int64_t published = 0;       // the copies that the trainer keeps of the weights that it publishes
 
   // In the machine's memory.
