@@ -46,12 +46,13 @@ void Judge::started(const std::set<std::string>& replayed) {
   }
 }
 
-void Judge::rejected(const std::string& rollout_id, const std::string& detail) {
-  if (rollout_id.empty() || spoiled_.contains(rollout_id)) return;
+bool Judge::rejected(const std::string& rollout_id, const std::string& detail) {
+  if (rollout_id.empty() || spoiled_.contains(rollout_id)) return true;
   if (forgives_unknown_groups_ && detail.find("was granted by no earlier start") != detail.npos) {
-    return;
+    return false;
   }
   check(false, "rollout " + rollout_id + " was asked for and is rejected: " + detail);
+  return false;
 }
 
 void Judge::installed(const bridge::WeightSnapshot& snapshot) {

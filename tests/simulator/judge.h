@@ -41,8 +41,8 @@ class Judge {
   // A worker sends a rollout in a way that breaks the protocol, under this id.
   void spoiled(const std::string& rollout_id);
   // The trainer refused a rollout for good. What it asked for and what keeps the rules is never
-  // refused.
-  void rejected(const std::string& rollout_id, const std::string& detail);
+  // refused. Returns true for a rollout that breaks the protocol.
+  bool rejected(const std::string& rollout_id, const std::string& detail);
   // The journal lost records that tell which groups were granted.
   void forgive_unknown_groups() { forgives_unknown_groups_ = true; }
   // A worker was handed these weights to install.

@@ -183,11 +183,10 @@ void SimTrainer::flush() {
 }
 
 void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
-  if (ack.status == "REJECTED") {
-    world_.judge.rejected(ack.rollout_id, ack.detail);
-    if (++rejected_in_row_[identity] > kMaxRejectedInRow) {
-      throw Breach(identity + " is refused again and again and is not told to leave");
-    }
+  const bool is_refused =
+      ack.status == "REJECTED" && world_.judge.rejected(ack.rollout_id, ack.detail);
+  if (is_refused && ++rejected_in_row_[identity] > kMaxRejectedInRow) {
+    throw Breach(identity + " is refused again and again and is not told to leave");
   }
   if (ack.status != "ACCEPTED") return;
   rejected_in_row_[identity] = 0;
