@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 
@@ -207,7 +208,9 @@ void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& 
   }
   if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it
     slice->values.copy_(read_range(name, slice->begin, slice->end()));
-    if (!at::isfinite(slice->values).all().item<bool>()) {
+    // NaN and infinities are the largest or the smallest. Needs no memory, unlike at::isfinite().
+    const auto [low, high] = at::aminmax(slice->values);
+    if (!std::isfinite(low.item<double>()) || !std::isfinite(high.item<double>())) {
       throw std::runtime_error(
           describe(name) +
           " holds values that are not finite (NaN or infinite); these weights are broken");

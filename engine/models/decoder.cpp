@@ -1,7 +1,6 @@
 #include "engine/models/decoder.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "engine/device/side_stream.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/layers/layer_pass.h"
+#include "engine/models/random_weights.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
@@ -35,7 +35,7 @@ void check_latent_attention(const ModelConfig& c) {
               c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
 }
 
-ModelConfig checked(ModelConfig c) {
+ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
                                                    {"intermediate_size", c.intermediate_size},
@@ -67,6 +67,10 @@ ModelConfig checked(ModelConfig c) {
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
+  if (storage.projections) {
+    const Support packed = supports(c, Feature::kPackedBase);
+    TORCH_CHECK(packed, "decoder: ", packed.reason());
+  }
   return c;
 }
 
@@ -80,7 +84,21 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : config_(checked(std::move(config))), context_(context), units_(config_, context_) {
+    : Decoder(std::move(config), context, {}, [](ParamUnit&) {}) {}
+
+Decoder::Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
+                 const FillUnit& fill)
+    : config_(checked(std::move(config), storage)),
+      context_(context),
+      units_(config_, context_, storage, [&](ParamUnit& unit, const DecoderLayer* layer) {
+        fill(unit);
+        unit.changed();
+        if (storage.projections && layer != nullptr) {
+          quantised_.push_back(std::make_shared<const QuantisedLayer>(
+              *layer, unit, *storage.projections, whole_context(context_)));
+          unit.release();
+        }
+      }) {
   rope_frequencies_ = rope_frequencies(config_.rope());
   local_rope_frequencies_ = rope_frequencies(config_.local_rope());
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
@@ -95,8 +113,8 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       offload_stream_(other.offload_stream_),
       rope_frequencies_(other.rope_frequencies_),
       local_rope_frequencies_(other.local_rope_frequencies_),
-      units_(other.units_),
-      quantised_(other.quantised_) {}
+      quantised_(other.quantised_),
+      units_(other.units_) {}
 
 ExpertLoad Decoder::no_expert_load() const {
   ExpertLoad load;
@@ -107,23 +125,9 @@ ExpertLoad Decoder::no_expert_load() const {
 }
 
 void Decoder::init_random(uint64_t seed, double std) {
-  const at::NoGradGuard no_grad;
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  RandomWeights draw(config_, seed, std);
   for (ParamUnit* unit : units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const ParamSpec& spec = unit->specs()[i];
-      if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
-        // Drawn in fp64, so that decoders of either master dtype start from the same model, and
-        // whole on every rank, so that shards do too.
-        assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
-      } else {
-        // A norm multiplies by 1.
-        const bool plain =
-            !config_.norms_plus_one || spec.name.ends_with("linear_attn.norm.weight");
-        const bool zero = !plain || !spec.name.ends_with("norm.weight");
-        assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
-      }
-    }
+    draw(*unit);
     unit->changed();
   }
 }
@@ -157,18 +161,6 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
   activations_ = options;
   if (options.offload && !offload_stream_) {
     offload_stream_ = make_side_stream(context_.device);
-  }
-}
-
-void Decoder::quantise(QuantisedFormat format) {
-  TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
-  const Support packed = supports(config_, Feature::kPackedBase);
-  TORCH_CHECK(packed, "decoder: ", packed.reason());
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    ParamUnit& unit = units_.layer_unit(i);
-    quantised_.push_back(
-        std::make_shared<const QuantisedLayer>(layer(i), unit, format, whole_context(context_)));
-    unit.release();
   }
 }
 

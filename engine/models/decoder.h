@@ -42,27 +42,28 @@ struct DecoderWeights {
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
-  // Creates the parameters in the context's master dtype on its device, sharded as it says. All
+  // Writes a unit's starting values, through its slices.
+  using FillUnit = std::function<void(ParamUnit& unit)>;
+
+  // Creates zero parameters in the context's master dtype on its device, sharded as it says. All
   // functions that use weights are then collective over the shard.
   // Throws: c10::Error on an impossible shape (heads not a multiple of key/value heads, zero
   // sizes).
   Decoder(ModelConfig config, const ComputeContext& context);
+  // Creates and fills the units one after another, so that beside what `storage` keeps there is at
+  // most one layer in the master dtype. Not collective.
+  // Throws: as above; c10::Error when projections shall be packed and the model has experts, latent
+  // attention or gated delta nets; what `fill` throws.
+  Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
+          const FillUnit& fill);
 
-  // Normal(0, std) for matrices and embeddings; norms multiply by 1; zeros for all else. The same
-  // seed gives the same values, up to rounding to the master dtype. Not collective: every rank
-  // draws all values and keeps its own.
+  // Sets all parameters as RandomWeights draws them. Not collective: every rank draws all values
+  // and keeps its own.
   void init_random(uint64_t seed, double std);
 
   // Copies every parameter of `other`. Keeps this decoder's compute dtype. Not collective.
   // Throws: c10::Error unless names, shapes and sharding of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
-
-  // Replaces the projections of all layers by quantised ones. Call it after loading and before
-  // add_adapters(). The parameters cannot be loaded or copied to afterwards.
-  // Collective over: the shard of a sharded decoder.
-  // Throws: c10::Error when the weights are quantised or adapted already, or the model has experts
-  // or gated delta nets.
-  void quantise(QuantisedFormat format);
 
   // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
   // loading, before anything takes the leaves of units().
@@ -178,8 +179,9 @@ class Decoder {
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  DecoderUnits units_;                                            // shared once frozen
-  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
+  // Of each layer; empty: none. Before units_, whose making fills it.
+  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;
+  DecoderUnits units_;  // shared once frozen
   std::unique_ptr<Adapters> adapters_;
 };
 

@@ -32,14 +32,6 @@ std::vector<ParamSpec> correction_specs(const ModelConfig& config,
   return specs;
 }
 
-enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
-
-struct UnitSpecs {
-  UnitRole role;
-  std::string name;
-  std::vector<ParamSpec> specs;
-};
-
 // The units of Decoder::units(), in order.
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config,
                                   const std::vector<DecoderLayer>& layers) {
@@ -86,20 +78,35 @@ std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& confi
 }
 
 std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
-                                     const ComputeContext& context) {
-  if (unit.role == UnitRole::kExperts) {
-    return experts_unit(std::move(unit), config, context);
+                                     ComputeContext context, const WeightStorage& storage) {
+  const bool is_packed = storage.projections && unit.role == UnitRole::kLayer;
+  const bool is_frozen = storage.is_frozen() && !is_packed;
+  if (is_frozen && !unit.specs.empty()) {  // no master copy, not even for a moment
+    context.master = widened_dtype(unit.specs.front(), context.compute);
   }
-  return std::make_shared<ParamUnit>(
-      unit.name, std::move(unit.specs),
-      unit.role == UnitRole::kCorrections ? whole_context(context) : context);
+  std::shared_ptr<ParamUnit> made;
+  if (unit.role == UnitRole::kExperts) {
+    made = experts_unit(std::move(unit), config, context);
+  } else {
+    const bool is_whole = is_packed || unit.role == UnitRole::kCorrections;
+    made = std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                       is_whole ? whole_context(context) : context);
+  }
+  if (is_frozen) {
+    made->freeze(context.compute);
+  }
+  return made;
 }
 
 }  // namespace
 
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+  return unit_specs(config, make_layers(config));
+}
+
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
-  for (UnitSpecs& unit : unit_specs(config, make_layers(config))) {
+  for (UnitSpecs& unit : unit_specs(config)) {
     std::move(unit.specs.begin(), unit.specs.end(), std::back_inserter(specs));
   }
   return specs;
@@ -112,7 +119,8 @@ ComputeContext whole_context(ComputeContext context) {
   return context;
 }
 
-DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
+DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context,
+                           const WeightStorage& storage, const OnUnit& on_unit)
     : config_(config),
       context_(context),
       layers_(std::make_shared<const std::vector<DecoderLayer>>(make_layers(config))),
@@ -127,10 +135,12 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& cont
       final_norm_ = all_.size();
     }
     const bool of_corrections = unit.role == UnitRole::kCorrections;
-    all_.push_back(make_unit(std::move(unit), config, context));
+    const bool of_layer = unit.role == UnitRole::kLayer;
+    all_.push_back(make_unit(std::move(unit), config, context, storage));
     if (of_corrections) {
       corrections_ = all_.back();
     }
+    on_unit(*all_.back(), of_layer ? &layers_->at(layer_units_.size() - 1) : nullptr);
   }
 }
 

@@ -5,22 +5,45 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/device/compute_context.h"
 #include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
+#include "engine/params/quantised_matrix.h"
 #include "engine/params/unit_scope.h"
 
 namespace ringside::engine {
 
 class DecoderLayer;
 
+enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
+
+struct UnitSpecs {
+  UnitRole role;
+  std::string name;
+  std::vector<ParamSpec> specs;
+};
+
+// The units of a model, in the order of Decoder::units(). Allocates nothing.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config);
+
 // Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
 // nothing.
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
+
+// What is kept of a decoder's parameters.
+struct WeightStorage {
+  bool frozen = false;  // constants in the compute dtype; otherwise trained, in the master dtype
+  // The projections of all layers, packed and whole on every rank. All else is frozen.
+  std::optional<QuantisedFormat> projections;
+
+  bool is_frozen() const { return frozen || projections.has_value(); }
+};
 
 // The context of parameters that every rank holds whole, on its device.
 ComputeContext whole_context(ComputeContext context);
@@ -28,10 +51,16 @@ ComputeContext whole_context(ComputeContext context);
 // Copies share the units.
 class DecoderUnits {
  public:
-  // The units of a model, their values zero.
+  // Called with each unit as soon as its memory is there, its values zero. layer: null but for the
+  // unit of a layer without its experts. May release the unit.
+  using OnUnit = std::function<void(ParamUnit& unit, const DecoderLayer* layer)>;
+
+  // Makes the units of a model one after another. With packed projections a layer's unit is in the
+  // master dtype and whole on every rank, until on_unit() has packed it.
   // Throws: c10::Error when there are fewer experts than ranks that hold them, or when experts that
-  // are one tensor (ExpertKind::kClamped) shall be divided over ranks.
-  DecoderUnits(const ModelConfig& config, const ComputeContext& context);
+  // are one tensor (ExpertKind::kClamped) shall be divided over ranks; what on_unit throws.
+  DecoderUnits(const ModelConfig& config, const ComputeContext& context,
+               const WeightStorage& storage, const OnUnit& on_unit);
 
   // Embedding, layers in order, each followed by its experts if it has any, final norm, an untied
   // head, and last the corrections of routers. The corrections are whole on every rank.

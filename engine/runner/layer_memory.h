@@ -17,6 +17,10 @@ namespace ringside::engine {
 // Elements of all the parameters.
 int64_t elements(const std::vector<ParamSpec>& specs);
 
+// A layer whose projections are packed; its other parameters take `compute` bytes an element.
+int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
+                           int64_t compute);
+
 // The largest part when `whole` is divided over ranks.
 int64_t share(int64_t whole, int64_t ranks);
 
@@ -36,8 +40,9 @@ class AdapterSizes {
   // Whether the base is NF4 or INT8.
   bool is_packed() const;
 
-  // One layer of a packed base, with its projections as they are stored.
-  int64_t packed_layer() const;
+  // The parameters of layers but their experts in a packed base, the projections as they are
+  // stored.
+  int64_t packed_layers() const;
 
   // A packed gate and up projection while a product uses them: each unpacked, and joined. matrix:
   // elements of one.

@@ -38,6 +38,7 @@ class Sizes {
     dense_layer_ = elements(DecoderLayer(config, largest).specs());
     int64_t whole = 0;  // elements of all experts of all layers
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      dense_layers_ += elements(DecoderLayer(config, layer).specs());
       int64_t experts = 0;
       for (const std::vector<ParamSpec>& specs : DecoderLayer(config, layer).experts_specs()) {
         experts += elements(specs);
@@ -139,10 +140,14 @@ class Sizes {
   MemoryEstimate frozen_states() const {
     const StateShape& state = p_.state;
     MemoryEstimate m;
-    const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
-    const int64_t base = adapters_->is_packed() ? share(outside, state.shard_ranks) +
-                                                      layers() * adapters_->packed_layer()
-                                                : stored() * compute_;
+    // Experts are never packed: a model that has them is refused, with its size as if they were
+    // not.
+    const int64_t base = adapters_->is_packed()
+                             ? (share(dense_ - dense_layers_, state.shard_ranks) +
+                                share(experts_, state.expert_shard_ranks)) *
+                                       compute_ +
+                                   adapters_->packed_layers()
+                             : stored() * compute_;
     (state.parameters_on_host ? m.host : m.weights) += base;
     m.weights += adapters_->masters();
     if (p_.trains) {
@@ -295,7 +300,7 @@ class Sizes {
   // all.
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
   std::vector<int64_t> elements_of_layer_;
-  int64_t dense_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
+  int64_t dense_ = 0, dense_layers_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
 };
 
 }  // namespace

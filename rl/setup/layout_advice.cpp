@@ -483,10 +483,7 @@ std::vector<std::string> describe_options(const Config& config, const engine::Mo
   return lines;
 }
 
-std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
-  Config factored = config;
-  factor_context_parallel(factored);
-  fix_replicas(factored.parallel, /*world=*/0);
+TargetDevice planned_device(const Config& config) {
   TargetDevice target{c10::Device(c10::kCUDA), device_speeds(config).speeds};
   const bool cpu_speeds = target.speeds.name.find("CPU") != std::string::npos;
   if (config.model.device == DeviceKind::kCpu || (cpu_speeds && !config.sp.device_speeds.empty())) {
@@ -494,7 +491,15 @@ std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
   } else if (cpu_speeds) {
     target.speeds = *sp::find_device("H100");
   }
-  return describe_options(factored, load_model_config(config, config.model.path), target, memory);
+  return target;
+}
+
+std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
+  Config factored = config;
+  factor_context_parallel(factored);
+  fix_replicas(factored.parallel, /*world=*/0);
+  return describe_options(factored, load_model_config(config, config.model.path),
+                          planned_device(config), memory);
 }
 
 int64_t bytes_of_text(std::string_view text) {

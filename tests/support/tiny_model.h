@@ -91,4 +91,13 @@ inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::Sca
   return decoder;
 }
 
+// A decoder with the parameters of another, in other storage.
+inline engine::Decoder stored_as(const engine::Decoder& from,
+                                 const engine::WeightStorage& storage) {
+  std::size_t next = 0;
+  return {from.config(), from.context(), storage, [&](engine::ParamUnit& unit) {
+            unit.flat().detach().copy_(from.units()[next++]->gather_flat());
+          }};
+}
+
 }  // namespace ringside::test
