@@ -36,8 +36,8 @@ std::vector<double> token_covariances(const StepColumns& table, const ChoicePart
 // The part is a mini-batch over all ranks, so the choice depends neither on the ranks nor on the
 // micro-batches. verl chooses anew in each micro-batch, by the current policy's log-probs (equal to
 // the old ones in a step's first optimizer step), and never draws a token that the clip holds,
-// which has no gradient anyway. Throws: as token_covariances(), and std::invalid_argument for
-// another loss.
+// which has no gradient anyway.
+// Throws: as token_covariances(), and std::invalid_argument for another loss.
 std::vector<double> choose_by_covariance(const StepColumns& table, const ChoicePart& part,
                                          const AlgorithmConfig& config);
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "engine/models/activation_options.h"
+#include "engine/layers/activation_options.h"
 #include "engine/optim/lr_schedule.h"
 #include "sp/layout/placement.h"
 #include "sp/mesh/mesh.h"

@@ -30,8 +30,8 @@ std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, con
 // token i of rollout r is a loss token; table: of the same tokens. The reward of a turn is placed
 // at the last loss token at or before the turn's end, or at the sample's first. Without a loss
 // token it is added to the sample's total. algorithm.reward scales and clips the total, then adds
-// the penalty for overlong completions. Rewards of turns are scaled. Throws: as total_rewards(),
-// and as shape_rewards().
+// the penalty for overlong completions. Rewards of turns are scaled.
+// Throws: as total_rewards(), and as shape_rewards().
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
                              const std::vector<std::vector<bool>>& masks, const StepColumns& table,
                              const Config& config);

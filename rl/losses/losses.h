@@ -23,25 +23,28 @@ struct LossContext {
   sp::Communicator* sequence = nullptr;
 };
 
-// The policy loss: loss = sum of weight * L - entropy_coef * entropy, where the entropy is the mean
-// of all loss tokens or, with algorithm.entropy_aggregation loss, the sum of weight * entropy; with
-// L = correction * policy_objective + kl_coef * kl_estimate per token (policy_objective.h). L has
-// the KL term only if algorithm.kl_in is loss. Off-policy sequence masking: a sequence with A < 0
+// The policy loss: loss = sum of weight * L - entropy_coef * entropy, with L = correction *
+// policy_objective + kl_coef * kl_estimate per token (policy_objective.h). The entropy is the mean
+// of all loss tokens, or with entropy_aggregation loss the sum of weight * entropy. L has the KL
+// term only if algorithm.kl_in is loss. Off-policy sequence masking: a sequence with A < 0
 // whose policy has drifted too far from the sampling policy has no policy term
 // (correction.opsm_delta). The gradient flows through logprob_n, and through entropy_n if there is
 // a bonus. n may be 0: the loss is then a zero with a gradient path, so that a rank without tokens
 // joins the collectives of the backward pass.
 // Returns: a scalar, this rank's weighted sum, to be summed over ranks; differentiable.
-// Figures: loss, policy_loss (they add up to the step's), tokens; means over tokens: kl, entropy,
-// clipped_low (A < 0 and ratio below its lower bound), clipped_high (A > 0 and ratio above its
-// upper bound), old_kl (old - current log-prob), opsm_masked, chosen; and of the rollout's
-// log-probs against the trainer's, which are the old policy's, and the current policy's with
-// old_logprobs rollout, rho = exp(trainer - rollout), its log within -20 .. 20: sampling_difference
-// |trainer - rollout|, mult_prob_error exp |trainer - rollout|, rollout_kl rollout - trainer,
-// rollout_k3 rho - 1 - log rho, rho, rho_squared; maximum over tokens: sampling_difference_max.
-// Collective over: context.sequence, if the configuration needs per-sequence values. Source:
-// off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1. Shapes: logprob_n and entropy_n are
-// [n], in the dtype of the entries.
+// Figures:
+//   sums: loss and policy_loss, which add up to the step's, and tokens
+//   means over tokens: kl, entropy, old_kl (old - current log-prob), opsm_masked, chosen,
+//   clipped_low (A < 0 and ratio below its lower bound), clipped_high (A > 0 and ratio above its
+//   upper bound)
+//   means over tokens, of the rollout's log-probs against the trainer's, rho = exp(trainer -
+//   rollout), its log within -20 .. 20: sampling_difference (|trainer - rollout|), mult_prob_error
+//   (exp |trainer - rollout|), rollout_kl (rollout - trainer), rollout_k3 (rho - 1 - log rho), rho,
+//   rho_squared; and the maximum sampling_difference_max. The trainer's are the old policy's, with
+//   old_logprobs rollout the current policy's.
+// Collective over: context.sequence, if the configuration needs per-sequence values.
+// Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
+// Shapes: logprob_n and entropy_n are [n], in the dtype of the entries.
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const EntryColumns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures);

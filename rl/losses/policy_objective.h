@@ -18,7 +18,7 @@ namespace ringside::rl {
 //              gradient of logprob (GSPO, Zheng et al. 2025, eq. 14 to 17). If advantage and weight
 //              are constant in a sequence, its gradient equals that of the sequence form.
 // A loss may have a ratio of its own (gmpo).
-// Collective over: the ranks that share the sequences, for the last two.
+// Collective over: the ranks that share the sequences, for level sequence and for gmpo.
 at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& config,
                             const SequenceMeans& sequences);
 

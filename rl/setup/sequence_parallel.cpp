@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
@@ -133,15 +134,11 @@ std::vector<int64_t> longest_documents(const Config& config) {
 }
 
 std::string why_not_async_ulysses(const engine::ModelConfig& model) {
-  if (model.has_latent_attention()) {
-    return "latent attention (model_type " + model.model_type +
-           ") cannot overlap its projections with the exchange of heads";
+  if (const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
+      !support) {
+    return support.reason();
   }
-  if (model.has_delta_net()) {
-    return "models with gated delta nets (model_type " + model.model_type +
-           ") exchange heads synchronously";
-  }
-  return "";
+  return model.has_delta_net() ? "models with gated delta nets exchange heads synchronously" : "";
 }
 
 sp::MeshShape mesh_shape(const ParallelConfig& config) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/mesh.h"

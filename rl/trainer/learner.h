@@ -11,6 +11,7 @@
 #include "rl/step/critic.h"
 #include "rl/step/reference_policy.h"
 #include "rl/step/score_step.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/training_run.h"
 
 namespace ringside::rl {

@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "rl/config/schema.h"
+#include "rl/trainer/checkpoint.h"
 #include "rl/trainer/source_fingerprints.h"
+#include "rl/trainer/training_run.h"
 #include "rollout_bridge/base/content_hash.h"
 
 namespace ringside::rl {
@@ -206,6 +208,27 @@ void check_ranks_agree(const RankFacts& mine, const sp::GroupRendezvous& rendezv
     throw;
   }
   refuse(sentences);
+}
+
+void check_loaded(TrainingRun& run, const std::function<RankFacts()>& more) {
+  const auto world = run.comms().control(sp::axes::kLoss);
+  if (world->size() == 1) {
+    return;
+  }
+  RankFacts facts;
+  run.on_every_rank([&] {
+    const auto newest = latest_checkpoint(run.run_dir());
+    facts.push_back(
+        {"the checkpoint to resume from", newest ? newest->filename().string() + ", manifest " +
+                                                       fingerprint_of({*newest / kManifestFile})
+                                                 : "none"});
+    facts.push_back(weights_fact("policy", run.policy()));
+    if (more) {
+      const RankFacts others = more();
+      facts.insert(facts.end(), others.begin(), others.end());
+    }
+  });
+  check_ranks_agree(facts, *world);
 }
 
 }  // namespace ringside::rl

@@ -2,6 +2,7 @@
 // started with different recipes, files or programs; training would then go wrong without an error.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "sp/mesh/rendezvous.h"
 
 namespace ringside::rl {
+
+class TrainingRun;
 
 struct RankFact {
   std::string name;
@@ -61,5 +64,10 @@ void check_ranks_agree(const RankFacts& mine, sp::Communicator& world);
 // Throws: RanksDiffer; std::runtime_error that names the ranks that have not come in time.
 void check_ranks_agree(const RankFacts& mine, const sp::GroupRendezvous& rendezvous,
                        const std::string& name, int64_t rank, int64_t size);
+
+// Compares what the ranks have loaded: the checkpoint to resume from, the policy's weights, and
+// what `more` returns, which may be empty. Collective over: the world. Blocks: as weights_fact().
+// Throws: RanksDiffer on every rank.
+void check_loaded(TrainingRun& run, const std::function<RankFacts()>& more);
 
 }  // namespace ringside::rl

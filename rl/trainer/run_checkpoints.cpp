@@ -8,6 +8,9 @@
 
 #include "rl/checkpoint/checkpoint_reader.h"
 #include "rl/checkpoint/export.h"
+#include "rl/report/log.h"
+#include "rl/trainer/rank_agreement.h"
+#include "rl/trainer/rank_work.h"
 
 namespace ringside::rl {
 namespace {
@@ -25,6 +28,31 @@ int64_t new_tag() {
 }
 
 }  // namespace
+
+void set_damaged_aside(const std::filesystem::path& run_dir, sp::Communicator& world,
+                       std::chrono::milliseconds round) {
+  for (;;) {
+    std::string damage;
+    run_rank_work(world, round, [&] {
+      const auto newest = latest_checkpoint(run_dir);
+      damage = newest ? damage_of(*newest, world.rank(), world.size()) : "";
+    });
+    if (world.size() > 1) {
+      for (const std::string& text : gather_texts(damage, world)) {
+        damage = text.empty() ? damage : text;
+      }
+    }
+    if (damage.empty()) {
+      return;
+    }
+    const auto rename = [&] {
+      const SetAside moved = set_aside(*latest_checkpoint(run_dir), damage);
+      log::warn("the newest checkpoint is damaged: " + damage + "; it is now " +
+                moved.moved_to.string() + ", and the run resumes from " + moved.next.string());
+    };
+    run_rank_work(world, round, world.rank() == 0 ? rename : std::function<void()>());
+  }
+}
 
 StepEndVote StepEndVote::max_over(sp::Communicator& world) const {
   at::Tensor votes = at::tensor({save, status.working, status.failed, tag, signal}, at::kLong);

@@ -23,6 +23,14 @@
 
 namespace ringside::rl {
 
+// Sets the newest checkpoint of the run directory aside (set_aside()) while it is damaged, with a
+// warning. The ranks share the reading. round: as of run_rank_work.
+// Collective over: `world`.
+// Blocks: until the newest checkpoint is read from the disk.
+// Throws: as set_aside(), on rank 0 (others: RankFailed).
+void set_damaged_aside(const std::filesystem::path& run_dir, sp::Communicator& world,
+                       std::chrono::milliseconds round);
+
 // A rank's vote at the end of a step. Clocks, disks and signals differ between ranks, but all ranks
 // must act alike: they act on the maximum of each field over the ranks.
 struct StepEndVote {

@@ -13,6 +13,7 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/score_documents.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/step_metrics.h"
 #include "sp/layout/range.h"
 
@@ -168,7 +169,7 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 }  // namespace
 
 void train_sft(TrainingRun& run) {
-  run.check_loaded({});
+  check_loaded(run, {});
   const Config& config = run.config();
   Data data(run);
   StageTimes times;  // what follows finish_step() counts in the next step

@@ -29,6 +29,7 @@
 #include "rl/rollouts/rollout_log.h"
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
+#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/rank_work.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/step_samples.h"
@@ -140,7 +141,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
   Parts parts(run, source);
   Learner& learner = *parts.learner;
-  run.check_loaded([&] { return learner.loaded_facts(); });
+  check_loaded(run, [&] { return learner.loaded_facts(); });
   const Evaluation& evaluation = *parts.evaluation;
   StageTimes times;  // what follows finish_step() counts in the next step
   times.time("publish",

@@ -158,30 +158,8 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
     lock_.emplace(run_dir());
     recover_checkpoints(run_dir());
   });
-  set_damaged_aside();
+  set_damaged_aside(run_dir(), *comms_.control(sp::axes::kLoss), waiting_round(config()));
   on_every_rank([this] { load(); });
-}
-
-void TrainingRun::set_damaged_aside() {
-  const auto world = comms_.control(sp::axes::kLoss);
-  for (;;) {
-    std::string damage;
-    on_every_rank([&] {
-      const auto newest = latest_checkpoint(run_dir());
-      damage = newest ? damage_of(*newest, mesh_.rank(), mesh_.shape().world_size()) : "";
-    });
-    for (const std::string& text : gather_texts(damage, *world)) {
-      damage = text.empty() ? damage : text;
-    }
-    if (damage.empty()) {
-      return;
-    }
-    on_main_rank([&] {
-      const auto older = set_aside(*latest_checkpoint(run_dir()), damage);
-      log::warn("the newest checkpoint is damaged: " + damage + "; it is now " +
-                older.moved_to.string() + ", and the run resumes from " + older.next.string());
-    });
-  }
 }
 
 void TrainingRun::load() {
@@ -192,22 +170,6 @@ void TrainingRun::load() {
       adamw_options(config().optimizer));
   policy_->balance_experts(
       {config().model.router_aux_loss_coef, config().model.router_bias_update_rate});
-  resume_or_start();
-  const std::filesystem::path& newest = checkpoints_.newest();
-  if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
-    throw std::runtime_error(
-        (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
-        name + " are not finite");
-  }
-  if (is_main_rank()) {
-    report_.emplace(config(), run_dir(), steps(), newest, state_.step);
-    report_->start_clock();
-    append_start(run_dir() / "starts.jsonl", state_.step, steps(), start_facts(options_, mesh_));
-  }
-  checkpoints_.start_clock();
-}
-
-void TrainingRun::resume_or_start() {
   const auto resumed = checkpoints_.resume();
   checkpoints_.add_model("policy", *policy_);
   if (resumed) {
@@ -223,6 +185,18 @@ void TrainingRun::resume_or_start() {
   if (!resumed || algorithm.entropy_target == 0.0) {
     state_.entropy_coef = algorithm.entropy_coef;
   }
+  const std::filesystem::path& newest = checkpoints_.newest();
+  if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
+    throw std::runtime_error(
+        (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
+        name + " are not finite");
+  }
+  if (is_main_rank()) {
+    report_.emplace(config(), run_dir(), steps(), newest, state_.step);
+    report_->start_clock();
+    append_start(run_dir() / "starts.jsonl", state_.step, steps(), start_facts(options_, mesh_));
+  }
+  checkpoints_.start_clock();
 }
 
 void TrainingRun::on_every_rank(const std::function<void()>& work) const {
@@ -294,27 +268,6 @@ void TrainingRun::diverged(const engine::Diverged& error) {
                                        : "; the newest checkpoint is " + newest.string()) +
                        ". Training has diverged: expected a lower optimizer.learning_rate or "
                        "optimizer.max_grad_norm");
-}
-
-void TrainingRun::check_loaded(const std::function<RankFacts()>& more) const {
-  const auto world = comms_.control(sp::axes::kLoss);
-  if (world->size() == 1) {
-    return;
-  }
-  RankFacts facts;
-  on_every_rank([&] {
-    const std::filesystem::path& newest = checkpoints_.newest();
-    facts.push_back({"the checkpoint to resume from",
-                     newest.empty() ? "none"
-                                    : newest.filename().string() + ", manifest " +
-                                          fingerprint_of({newest / kManifestFile})});
-    facts.push_back(weights_fact("policy", *policy_));
-    if (more) {
-      const RankFacts others = more();
-      facts.insert(facts.end(), others.begin(), others.end());
-    }
-  });
-  check_ranks_agree(facts, *world);
 }
 
 void TrainingRun::fail(const std::string& reason) {

@@ -17,7 +17,6 @@
 #include "rl/setup/model_setup.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
-#include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/run_checkpoints.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/step_report.h"
@@ -77,7 +76,6 @@ class TrainingRun {
   // Call on every rank with the same signal.
   void agree_to_stop(int signal) { stop_signal_ = signal; }
   engine::ModelRunner& policy() { return *policy_; }
-  const engine::ModelRunner& policy() const { return *policy_; }
   const engine::Decoder& decoder() const { return policy_->decoder(); }
   const TrainingState& state() const { return state_; }
   // Adaptive coefficients. They are saved in checkpoints.
@@ -126,13 +124,6 @@ class TrainingRun {
   // The report of finished steps. Rank 0 only.
   StepReport& report() { return *report_; }
 
-  // Compares what the ranks have loaded: the checkpoint to resume from, the policy's weights, and
-  // what `more` returns, which may be empty.
-  // Collective over: the world.
-  // Blocks: as weights_fact().
-  // Throws: RanksDiffer on every rank.
-  void check_loaded(const std::function<RankFacts()>& more) const;
-
   // Ends a step: increments the counters, writes the step's line of metrics (rank 0), shows
   // progress, and starts to save a checkpoint if one is due. Returns the step of a checkpoint that
   // has become complete since the last call. The ranks agree here on a stop that any of them was
@@ -152,9 +143,7 @@ class TrainingRun {
   void finish();
 
  private:
-  void set_damaged_aside();
   void load();
-  void resume_or_start();
 
   RunOptions options_;
   sp::Mesh mesh_;

@@ -247,10 +247,11 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
 // A model with adapters drawn from `seed`, B not zero, on the base of make_decoder(1).
 engine::Decoder make_adapted(uint64_t seed, at::ScalarType dtype = at::kFloat,
                              bool quantised = false) {
-  engine::Decoder decoder = make_decoder(1, dtype);
+  engine::WeightStorage storage;
   if (quantised) {
-    decoder.quantise(engine::QuantisedFormat::kNf4);
+    storage.projections = engine::QuantisedFormat::kNf4;
   }
+  engine::Decoder decoder = test::stored_as(make_decoder(1, dtype), storage);
   engine::Adapters& adapters = decoder.add_adapters({2, 4.0, engine::adapter_targets()});
   at::manual_seed(seed);
   adapters.unit().flat().detach().copy_(at::randn(adapters.unit().flat().sizes()) * 0.3);

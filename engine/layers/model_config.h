@@ -77,6 +77,8 @@ struct OnDiskConfig {
   // Layers behind the others, which predict tokens further ahead. They are not loaded, and not
   // written either.
   int64_t layers_left_out = 0;
+  // Beginnings of the names of other tensors that are not loaded and not written either.
+  std::vector<std::string> parts_left_out = {};
   // Of the text part of a multimodal model: the whole config.json, as JSON. The part's fields are
   // in its text_config, and its tensors' names begin with "model.language_model.". Tensors of the
   // other parts are not loaded and not written.
@@ -85,14 +87,14 @@ struct OnDiskConfig {
 };
 
 // The parts of which a layer is made.
-enum class TokenMixer { kSoftmaxAttention, kLatentAttention, kGatedDelta };
-enum class ChannelMixer { kMlp, kExperts };
+enum class TokenMixerKind { kSoftmaxAttention, kLatentAttention, kGatedDelta };
+enum class ChannelMixerKind { kMlp, kExperts };
 enum class GateActivation { kSilu, kGeluTanh };
 
 // What one layer is made of.
 struct BlockSpec {
-  TokenMixer token_mixer = TokenMixer::kSoftmaxAttention;
-  ChannelMixer channel_mixer = ChannelMixer::kMlp;
+  TokenMixerKind token_mixer = TokenMixerKind::kSoftmaxAttention;
+  ChannelMixerKind channel_mixer = ChannelMixerKind::kMlp;
   int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
   bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
   bool operator==(const BlockSpec&) const = default;
@@ -143,7 +145,7 @@ struct ModelConfig {
   BlockSpec block(int64_t layer) const;
   int64_t window(int64_t layer) const { return block(layer).window; }
   bool has_experts(int64_t layer) const {
-    return block(layer).channel_mixer == ChannelMixer::kExperts;
+    return block(layer).channel_mixer == ChannelMixerKind::kExperts;
   }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }

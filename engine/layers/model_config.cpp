@@ -1,4 +1,4 @@
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ BlockSpec ModelConfig::block(int64_t layer) const {
   if (!blocks.empty()) {
     return blocks.at(layer);
   }
-  return {.channel_mixer = experts.count > 0 ? ChannelMixer::kExperts : ChannelMixer::kMlp};
+  return {.channel_mixer = experts.count > 0 ? ChannelMixerKind::kExperts : ChannelMixerKind::kMlp};
 }
 
 std::vector<int64_t> expert_layers(const ModelConfig& config) {
@@ -36,7 +36,7 @@ std::vector<int64_t> expert_layers(const ModelConfig& config) {
 }
 
 bool is_delta_net(const ModelConfig& config, int64_t layer) {
-  return config.block(layer).token_mixer == TokenMixer::kGatedDelta;
+  return config.block(layer).token_mixer == TokenMixerKind::kGatedDelta;
 }
 
 std::string trunk_prefix(const ModelConfig& config) {
