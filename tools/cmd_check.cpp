@@ -201,7 +201,8 @@ int check(const CheckOptions& options) {
   const bool own_workers = rl::uses_own_workers(loaded.config);
   const rl::PreflightScope scope{.workers_here = !brought && !own_workers,
                                  .brings_rollouts = brought,
-                                 .rollouts = options.rollouts};
+                                 .rollouts = options.rollouts,
+                                 .elsewhere = memory > 0};
   if (!loaded.ok()) {
     for (std::string& mistake : file_mistakes(loaded, scope)) {
       loaded.errors.push_back(std::move(mistake));
@@ -253,8 +254,8 @@ void add_check_command(CommandContext& context) {
   command->add_option("--rollouts", options->rollouts,
                       "check for `train --rollouts FILE` in place of `run`");
   command->add_option("--memory", options->memory,
-                      "memory of a rank's device, such as 80GiB: list layouts of the same ranks "
-                      "that fit, and recommend one");
+                      "plan for another machine: memory of a rank's device there, such as 80GiB; "
+                      "list layouts of the same ranks that fit, and recommend one");
   command->add_option("--run-dir", options->run_dir,
                       "also check that this directory can be written to, that nobody trains in it, "
                       "and that the recipe may go on with what it holds");

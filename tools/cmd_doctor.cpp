@@ -4,9 +4,12 @@
 #include <iostream>
 #include <memory>
 
+#include "rl/preflight/preflight.h"
+#include "rl/preflight/run_memory.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/model_device.h"
+#include "rl/setup/model_setup.h"
 #include "tools/device_measurement.h"
 #include "tools/doctor/library_versions.h"
 #include "tools/doctor/machine_findings.h"
@@ -48,6 +51,31 @@ int64_t shared_bytes(const rl::Config& config) {
     }
   }
   return bytes;
+}
+
+// Whether this machine has the memory that `ringside run` would take; nothing if the model is
+// unknown.
+std::vector<Finding> memory_findings(const rl::Config& config) {
+  const std::filesystem::path file = std::filesystem::path(config.model.path) / "config.json";
+  if (!std::filesystem::exists(file) || !rl::device_problem(config, 0).empty()) {
+    return {};
+  }
+  try {
+    rl::RunPlace place;
+    place.workers = !rl::uses_own_workers(config);
+    const rl::MemoryFit fit = rl::compare_with_this_machine(
+        config, rl::load_model_config(config, config.model.path), place);
+    if (!fit.error.empty()) {
+      return {{Health::kBad, "memory of the run", fit.error}};
+    }
+    if (!fit.warning.empty()) {
+      return {{Health::kWarning, "memory of the run", fit.warning}};
+    }
+    return {{Health::kGood, "memory of the run: it fits", ""}};
+  } catch (const std::exception& error) {
+    return {{Health::kBad, std::string("memory of the run: ") + error_text(error),
+             "`ringside check` says more"}};
+  }
 }
 
 // What the recipe binds and connects to.
@@ -105,6 +133,7 @@ int examine(const DoctorOptions& options) {
   std::vector<Finding> findings = machine_findings(loaded ? shared_bytes(loaded->config) : 0);
   for (Finding& finding : local_network_findings()) findings.push_back(std::move(finding));
   if (loaded) {
+    for (Finding& finding : memory_findings(loaded->config)) findings.push_back(std::move(finding));
     for (Finding& finding : recipe_findings(loaded->config)) findings.push_back(std::move(finding));
   }
   return print_findings(findings) ? kExitOk : kExitFailure;

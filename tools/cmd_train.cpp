@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -52,6 +53,16 @@ struct Start {
   rl::SourceFingerprints sources;
 };
 
+// Of processes that torchrun started, those here; of other launchers' at least this one. 0: this
+// process starts all ranks.
+int64_t ranks_on_this_machine() {
+  if (!rank_environment()) {
+    return 0;
+  }
+  const char* local = std::getenv("LOCAL_WORLD_SIZE");
+  return local != nullptr ? std::max<int64_t>(1, std::atoll(local)) : 1;
+}
+
 // Checks the options and everything that the run opens; prints the mistakes. notes: as
 // pass_preflight(). Of processes that a
 // launcher started, only rank 0 checks. Workers may run on other machines, so they check data.train
@@ -74,7 +85,8 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded,
   return pass_preflight(loaded,
                         {.workers_here = false,
                          .brings_rollouts = recorded || !options.prime_rl.empty(),
-                         .rollouts = options.rollouts},
+                         .rollouts = options.rollouts,
+                         .ranks_here = ranks_on_this_machine()},
                         notes);
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "engine/json/json_object.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 
 namespace ringside::engine {
 

@@ -85,8 +85,9 @@ std::vector<BlockSpec> read_blocks(const JsonObject& json, int64_t layers) {
   const int64_t dense = json.require_at_least(0, "first_k_dense_replace");
   std::vector<BlockSpec> blocks(layers);
   for (int64_t layer = 0; layer < layers; ++layer) {
-    blocks[layer].token_mixer = TokenMixer::kLatentAttention;
-    blocks[layer].channel_mixer = layer < dense ? ChannelMixer::kMlp : ChannelMixer::kExperts;
+    blocks[layer].token_mixer = TokenMixerKind::kLatentAttention;
+    blocks[layer].channel_mixer =
+        layer < dense ? ChannelMixerKind::kMlp : ChannelMixerKind::kExperts;
   }
   return blocks;
 }

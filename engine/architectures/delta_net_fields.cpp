@@ -56,6 +56,7 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
   const int64_t interval =
       json.has("full_attention_interval") ? json.require_at_least(1, "full_attention_interval") : 4;
   list_blocks(config);
+  config.on_disk.parts_left_out = {"mtp."};
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string type = !types.empty()                ? types[layer]
                              : (layer + 1) % interval != 0 ? kLinear
@@ -64,7 +65,7 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
       json.fail("layer_types", "holds '" + type + "', expected linear_attention or full_attention");
     }
     if (type == kLinear) {
-      config.blocks[layer].token_mixer = TokenMixer::kGatedDelta;
+      config.blocks[layer].token_mixer = TokenMixerKind::kGatedDelta;
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/json/json_object.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 
 namespace ringside::engine {
 

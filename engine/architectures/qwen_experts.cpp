@@ -18,7 +18,7 @@ std::vector<BlockSpec> read_blocks(const JsonObject& json, int64_t layers) {
   for (int64_t layer = 0; layer < layers; ++layer) {
     const bool is_listed = std::find(listed.begin(), listed.end(), layer) != listed.end();
     blocks[layer].channel_mixer =
-        is_listed || (layer + 1) % step != 0 ? ChannelMixer::kMlp : ChannelMixer::kExperts;
+        is_listed || (layer + 1) % step != 0 ? ChannelMixerKind::kMlp : ChannelMixerKind::kExperts;
   }
   return blocks;
 }

@@ -7,7 +7,7 @@
 
 #include "engine/architectures/rope_json.h"
 #include "engine/json/json_object.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 
 namespace ringside::engine {
 

@@ -111,7 +111,7 @@ class Batch {
   // With record_routes the routes of these tokens become newest_routes_.
   at::Tensor forward(const std::vector<int64_t>& ids, const std::vector<int64_t>& positions,
                      KvCache& cache) {
-    ForwardRoutes routes{.records = record_routes_};
+    ExpertNotes routes{.records = record_routes_};
     at::Tensor hidden =
         decoder_.forward(weights_, tensor_of(ids), tensor_of(positions), cache, &routes);
     if (record_routes_) {

@@ -15,7 +15,7 @@
 
 #include "engine/device/compute_context.h"
 #include "engine/generate/recurrent_cache.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/nn/attention_backend.h"
 
 namespace ringside::engine {

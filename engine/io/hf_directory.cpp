@@ -88,22 +88,33 @@ Decoder load_decoder(const fs::path& dir, at::ScalarType compute_dtype) {
   return decoder;
 }
 
-void load_weights(const fs::path& dir, Decoder& decoder) {
+WeightLoader::WeightLoader(const fs::path& dir, const ModelConfig& config)
+    : files_(dir),
+      tied_embedding_(config.tie_word_embeddings ? embedding_name(config) : ""),
+      config_(config) {
+  if (!tied_embedding_.empty() && files_.contains(tied_embedding_)) {
+    embedding_ = files_.read(tied_embedding_);
+  }
+}
+
+void WeightLoader::operator()(const ParamUnit& unit) {
   const at::NoGradGuard no_grad;
-  WeightFiles files(dir);
-  const std::string embedding_of = embedding_name(decoder.config());
-  at::Tensor embedding;
+  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
+    files_.fill(unit, i, unit.specs()[i].name);
+  }
+}
+
+void WeightLoader::refuse_the_rest() const {
+  refuse_unexpected(files_, config_, embedding_.defined() ? &embedding_ : nullptr);
+}
+
+void load_weights(const fs::path& dir, Decoder& decoder) {
+  WeightLoader load(dir, decoder.config());
   for (ParamUnit* unit : decoder.units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const std::string& name = unit->specs()[i].name;
-      if (name == embedding_of && decoder.config().tie_word_embeddings && files.contains(name)) {
-        embedding = files.read(name);
-      }
-      files.fill(*unit, i, name);
-    }
+    load(*unit);
     unit->changed();
   }
-  refuse_unexpected(files, decoder.config(), embedding.defined() ? &embedding : nullptr);
+  load.refuse_the_rest();
 }
 
 std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelConfig& config) {

@@ -10,6 +10,7 @@
 
 #include "engine/io/model_config_json.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/weight_files.h"
 #include "engine/models/decoder.h"
 
 namespace ringside::engine {
@@ -18,14 +19,34 @@ namespace ringside::engine {
 // Throws: std::runtime_error as load_model_config and load_weights do; c10::Error as Decoder.
 Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype);
 
-// Fills this rank's range of every parameter of `decoder` from model.safetensors, or from the
-// shards named in model.safetensors.index.json, cast to the master dtype. Tensors in bitsandbytes'
-// nf4 form are unpacked. Skips only what is_passed_over() names and, for tied embeddings, an
-// lm_head.weight equal to the embedding. Reads through a mapping, so there is no second copy of the
-// model. Not collective.
-// Throws: std::runtime_error naming file and tensor when one is missing, occurs twice, has another
-// shape, a dtype that is not floating-point or a value that is not finite, or belongs to no
-// parameter. The decoder is then partly filled.
+// Weights of a directory on their way into a decoder's units: model.safetensors, or the shards
+// named in model.safetensors.index.json. Reads through a mapping, so there is no second copy of the
+// model. Not collective. Thread safety: none.
+class WeightLoader {
+ public:
+  // Throws: std::runtime_error as WeightFiles.
+  WeightLoader(const std::filesystem::path& dir, const ModelConfig& config);
+
+  // Fills this rank's range of every parameter of a unit of Decoder::units(), cast to the dtype
+  // that is stored. Tensors in bitsandbytes' nf4 form are unpacked. Throws: std::runtime_error
+  // naming file and tensor when one is missing, has another shape, a dtype that is not
+  // floating-point or a value that is not finite.
+  void operator()(const ParamUnit& unit);
+
+  // Call it after the last unit. Passes over only what is_passed_over() names and, for tied
+  // embeddings, an lm_head.weight equal to the embedding.
+  // Throws: std::runtime_error naming file and tensor when one belongs to no parameter.
+  void refuse_the_rest() const;
+
+ private:
+  WeightFiles files_;
+  std::string tied_embedding_;  // the name; empty: there is a head of its own
+  at::Tensor embedding_;        // as stored, if tied_embedding_ is in the files
+  ModelConfig config_;
+};
+
+// Fills all parameters of `decoder` by a WeightLoader.
+// Throws: as WeightLoader. The decoder is then partly filled.
 void load_weights(const std::filesystem::path& dir, Decoder& decoder);
 
 // Checks the files' headers without reading values. Returns one sentence for each tensor that

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 
@@ -30,12 +31,9 @@ std::string other_form(const fs::path& dir) {
 }  // namespace
 
 std::string unused_part(const ModelConfig& config, std::string_view name) {
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = config.on_disk.parts_left_out;
   for (int64_t i = 0; i < config.on_disk.layers_left_out; ++i) {
     parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
-  }
-  if (config.has_delta_net()) {
-    parts.emplace_back("mtp.");
   }
   if (!config.on_disk.multimodal_json.empty()) {
     parts.emplace_back("model.visual.");
@@ -210,7 +208,9 @@ void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& 
   }
   if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it
     slice->values.copy_(read_range(name, slice->begin, slice->end()));
-    if (!at::isfinite(slice->values).all().item<bool>()) {
+    // NaN and infinities are the largest or the smallest. Needs no memory, unlike at::isfinite().
+    const auto [low, high] = at::aminmax(slice->values);
+    if (!std::isfinite(low.item<double>()) || !std::isfinite(high.item<double>())) {
       throw std::runtime_error(
           describe(name) +
           " holds values that are not finite (NaN or infinite); these weights are broken");

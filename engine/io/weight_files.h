@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/io/safetensors.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {

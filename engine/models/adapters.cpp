@@ -11,15 +11,26 @@
 #include <memory>
 #include <utility>
 
+#include "engine/layers/decoder_layer.h"
+
 namespace ringside::engine {
 namespace {
 
 // Before a module's path in PEFT's files.
 constexpr const char* kPeftPrefix = "base_model.model.";
 
+// A module's name in its mixer: "q_proj" of "self_attn.q_proj".
+std::string name_of(std::string_view module) {
+  return std::string(module.substr(module.find('.') + 1));
+}
+
 bool is_target(const AdapterOptions& options, std::string_view module) {
-  const std::string_view name = module.substr(module.find('.') + 1);
-  return std::find(options.targets.begin(), options.targets.end(), name) != options.targets.end();
+  return std::ranges::find(options.targets, name_of(module)) != options.targets.end();
+}
+
+bool is_known_target(std::string_view module) {
+  const std::vector<std::string>& known = known_adapter_targets();
+  return std::ranges::find(known, name_of(module)) != known.end();
 }
 
 const AdapterOptions& checked(const AdapterOptions& options) {
@@ -40,76 +51,65 @@ const AdapterOptions& checked(const AdapterOptions& options) {
 
 }  // namespace
 
-std::vector<Adapters::Fused> Adapters::attention_projections(const ModelConfig& config) {
-  const int64_t e = config.hidden_size, h = config.num_attention_heads;
-  const int64_t q = h * config.head_dim, kv = config.num_key_value_heads * config.head_dim;
-  if (!config.has_latent_attention()) {
-    return {{&LayerWeights::qkv_weight,
-             {{"self_attn.q_proj", e, q, 0},
-              {"self_attn.k_proj", e, kv, q},
-              {"self_attn.v_proj", e, kv, q + kv}}},
-            {&LayerWeights::o_weight, {{"self_attn.o_proj", q, e, 0}}}};
+std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(
+    const ModelConfig& config, const AdapterOptions& options) {
+  const std::vector<DecoderLayer> layers = make_layers(config);
+  std::string note;
+  for (const DecoderLayer& layer : layers) {
+    const Support tokens = layer.token_mixer().supports(Feature::kAdapters);
+    TORCH_CHECK(tokens, "adapters: ", tokens.reason());
+    const Support channels = layer.channel_mixer().supports(Feature::kAdapters);
+    note = channels ? note : "; " + channels.reason();
   }
-  const LatentAttentionConfig& latent = config.latent;
-  std::vector<Fused> all;
-  if (latent.q_rank > 0) {
-    all = {{&LayerWeights::q_a_weight, {{"self_attn.q_a_proj", e, latent.q_rank, 0}}},
-           {&LayerWeights::q_b_weight, {{"self_attn.q_b_proj", latent.q_rank, q, 0}}}};
-  } else {
-    all = {{&LayerWeights::q_b_weight, {{"self_attn.q_proj", e, q, 0}}}};
-  }
-  all.push_back({&LayerWeights::kv_a_weight,
-                 {{"self_attn.kv_a_proj_with_mqa", e, latent.kv_rank + latent.rope_dim, 0}}});
-  all.push_back(
-      {&LayerWeights::kv_b_weight,
-       {{"self_attn.kv_b_proj", latent.kv_rank, h * (latent.nope_dim + latent.value_dim), 0}}});
-  all.push_back({&LayerWeights::o_weight, {{"self_attn.o_proj", h * latent.value_dim, e, 0}}});
-  return all;
-}
-
-std::vector<Adapters::Fused> Adapters::fused_projections(const ModelConfig& config,
-                                                         const AdapterOptions& options) {
-  const int64_t e = config.hidden_size, f = config.intermediate_size;
-  TORCH_CHECK(!config.has_delta_net(),
-              "adapters: models with gated delta nets have none; train all parameters");
-  std::vector<Fused> all = attention_projections(config);
-  if (config.experts.count == 0) {
-    all.push_back(
-        {&LayerWeights::gate_up_weight, {{"mlp.gate_proj", e, f, 0}, {"mlp.up_proj", e, f, f}}});
-    all.push_back({&LayerWeights::down_weight, {{"mlp.down_proj", f, e, 0}}});
-  }
-  std::vector<Fused> targeted;
-  std::string names;
-  std::size_t found = 0;
-  for (const Fused& fused : all) {
-    Fused kept{fused.weight, {}};
-    for (const Target& target : fused.targets) {
-      names += (names.empty() ? "" : ", ") + target.module.substr(target.module.find('.') + 1);
-      if (is_target(options, target.module)) {
-        kept.targets.push_back(target);
+  std::map<std::string, std::size_t> layers_with;  // of each projection that can have adapters
+  for (const DecoderLayer& layer : layers) {
+    for (const LinearSpec& linear : layer.table().linears()) {
+      for (const Projection& projection : linear.projections) {
+        layers_with[projection.module] += is_known_target(projection.module) ? 1 : 0;
       }
     }
-    found += kept.targets.size();
-    if (!kept.targets.empty()) {
-      targeted.push_back(std::move(kept));
+  }
+  const auto in_all = [&](const std::string& module) {
+    return layers_with[module] == layers.size();
+  };
+  std::string names;
+  std::size_t found = 0;
+  std::vector<std::vector<Fused>> targeted;
+  for (const DecoderLayer& layer : layers) {
+    std::vector<Fused>& of_layer = targeted.emplace_back();
+    for (const LinearSpec& linear : layer.table().linears()) {
+      Fused kept{linear.weight, {}};
+      int64_t row = 0;
+      for (const auto& [module, outputs] : linear.projections) {
+        if (in_all(module) && targeted.size() == 1) {
+          names += (names.empty() ? "" : ", ") + name_of(module);
+          found += is_target(options, module) ? 1 : 0;
+        }
+        if (in_all(module) && is_target(options, module)) {
+          kept.targets.push_back({module, linear.inputs, outputs, row});
+        }
+        row += outputs;
+      }
+      if (!kept.targets.empty()) {
+        of_layer.push_back(std::move(kept));
+      }
     }
   }
   TORCH_CHECK(found == options.targets.size(), "adapters: of ", options.targets,
-              " the model has only ", found, config.experts.count > 0 ? "; experts have none" : "",
-              "; name projections out of ", names);
+              " the model has only ", found, note, "; name projections out of ", names);
   return targeted;
 }
 
 void check_adapter_options(const ModelConfig& config, const AdapterOptions& options) {
-  Adapters::fused_projections(config, checked(options));
+  Adapters::targets_of_layers(config, checked(options));
 }
 
 std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterOptions& options,
-                                       const std::vector<Fused>& fused) {
+                                       const std::vector<std::vector<Fused>>& layers) {
   std::vector<ParamSpec> specs;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = kPeftPrefix + layer_prefix(config, layer);
-    for (const Fused& group : fused) {
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const std::string prefix = kPeftPrefix + layer_prefix(config, static_cast<int64_t>(layer));
+    for (const Fused& group : layers[layer]) {
       for (const Target& target : group.targets) {
         specs.push_back({prefix + target.module + ".lora_A.weight", {options.rank, target.inputs}});
       }
@@ -123,14 +123,14 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
 }
 
 std::vector<ParamSpec> Adapters::factors(const ModelConfig& config, const AdapterOptions& options) {
-  return specs(config, options, fused_projections(config, checked(options)));
+  return specs(config, options, targets_of_layers(config, checked(options)));
 }
 
 Adapters::Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context)
     : config_(config),
       options_(std::move(options)),
-      fused_(fused_projections(config, checked(options_))),
-      unit_("adapters", specs(config, options_, fused_), context) {}
+      layers_(targets_of_layers(config, checked(options_))),
+      unit_("adapters", specs(config, options_, layers_), context) {}
 
 void Adapters::init_random(uint64_t seed) {
   const at::NoGradGuard no_grad;
@@ -152,7 +152,7 @@ std::vector<at::Tensor> Adapters::split_layers() const {
   return unit_.flat().split(unit_.flat().numel() / config_.num_hidden_layers);
 }
 
-void Adapters::attach(LayerWeights& weights, const at::Tensor& leaf,
+void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Tensor& leaf,
                       at::ScalarType compute_dtype) const {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> sizes;
@@ -160,7 +160,7 @@ void Adapters::attach(LayerWeights& weights, const at::Tensor& leaf,
     shapes.push_back({rows, columns});
     sizes.push_back(rows * columns);
   };
-  for (const Fused& fused : fused_) {
+  for (const Fused& fused : layers_[layer]) {
     add(static_cast<int64_t>(fused.targets.size()) * options_.rank, fused.targets[0].inputs);
     for (const Target& target : fused.targets) {
       add(target.outputs, options_.rank);
@@ -176,7 +176,7 @@ void Adapters::attach(LayerWeights& weights, const at::Tensor& leaf,
     factor_leaf = casts ? leaves[next].view(shapes[next]) : value;
     ++next;
   };
-  for (const Fused& fused : fused_) {
+  for (const Fused& fused : layers_[layer]) {
     auto low_rank = std::make_shared<LowRank>();
     low_rank->scale = scale();
     take(low_rank->a, low_rank->a_leaf);
@@ -185,7 +185,7 @@ void Adapters::attach(LayerWeights& weights, const at::Tensor& leaf,
       part.row = target.row;
       take(part.b, part.b_leaf);
     }
-    (weights.*fused.weight).low_rank = std::move(low_rank);
+    weights[fused.weight].low_rank = std::move(low_rank);
   }
 }
 
@@ -193,12 +193,12 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> weights;
   int64_t offset = 0;
-  for (const ParamSpec& spec : decoder_layer_specs(config_, layer)) {
+  for (const ParamSpec& spec : DecoderLayer(config_, layer).specs()) {
     weights[spec.name] = flat.narrow(0, offset, spec.numel()).view(spec.shape);
     offset += spec.numel();
   }
   std::size_t i = unit_.specs().size() / config_.num_hidden_layers * layer;
-  for (const Fused& fused : fused_) {
+  for (const Fused& fused : layers_[layer]) {
     const std::size_t parts = fused.targets.size();
     for (std::size_t p = 0; p < parts; ++p) {
       const at::Tensor a = unit_.view(i + p), b = unit_.view(i + parts + p);

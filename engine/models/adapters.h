@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/layers/model_config.h"
+#include "engine/layers/param_table.h"
 #include "engine/models/adapter_targets.h"
-#include "engine/models/decoder_layer.h"
-#include "engine/models/model_config.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {
@@ -56,11 +56,12 @@ class Adapters {
   // Shapes: one [elements of a layer's factors] for each layer.
   std::vector<at::Tensor> split_layers() const;
 
-  // Adds the factors to the weights of a layer. leaf: of split_layers().
-  void attach(LayerWeights& weights, const at::Tensor& leaf, at::ScalarType compute_dtype) const;
+  // Adds the factors to the weights of layer `layer`, by slot. leaf: of split_layers().
+  void attach(int64_t layer, std::vector<Weight>& weights, const at::Tensor& leaf,
+              at::ScalarType compute_dtype) const;
 
   // Adds scale B A to the weights of layer `layer` in place, in the dtype of `flat`, the master
-  // dtype. flat: the layer's parameters in the order of decoder_layer_specs().
+  // dtype. flat: the layer's parameters in the order of DecoderLayer::specs().
   void merge_into(int64_t layer, const at::Tensor& flat) const;
 
  private:
@@ -69,22 +70,23 @@ class Adapters {
     std::string module;  // "self_attn.q_proj"
     int64_t inputs, outputs;
     int64_t row;  // of the fused output, the projection's first
+    bool operator==(const Target&) const = default;
   };
   // Targets that share an input, so that their A are adjacent in the unit, before their B.
   struct Fused {
-    Weight LayerWeights::*weight;
+    Slot weight;
     std::vector<Target> targets;
   };
   friend void check_adapter_options(const ModelConfig&, const AdapterOptions&);
-  static std::vector<Fused> attention_projections(const ModelConfig& config);
-  static std::vector<Fused> fused_projections(const ModelConfig& config,
-                                              const AdapterOptions& options);
+  // The targets of every layer. They are the same projections in each, perhaps at other slots.
+  static std::vector<std::vector<Fused>> targets_of_layers(const ModelConfig& config,
+                                                           const AdapterOptions& options);
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,
-                                      const std::vector<Fused>& fused);
+                                      const std::vector<std::vector<Fused>>& layers);
 
   ModelConfig config_;
   AdapterOptions options_;
-  std::vector<Fused> fused_;  // the same in each layer
+  std::vector<std::vector<Fused>> layers_;
   ParamUnit unit_;
 };
 

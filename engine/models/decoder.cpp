@@ -1,7 +1,6 @@
 #include "engine/models/decoder.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -12,6 +11,9 @@
 #include <utility>
 
 #include "engine/device/side_stream.h"
+#include "engine/layers/decoder_layer.h"
+#include "engine/layers/layer_pass.h"
+#include "engine/models/random_weights.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
@@ -33,7 +35,7 @@ void check_latent_attention(const ModelConfig& c) {
               c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
 }
 
-ModelConfig checked(ModelConfig c) {
+ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
                                                    {"intermediate_size", c.intermediate_size},
@@ -65,6 +67,10 @@ ModelConfig checked(ModelConfig c) {
   TORCH_CHECK(c.rope_theta > 0, "model config: rope_theta must be positive, got ", c.rope_theta);
   TORCH_CHECK(c.rms_norm_eps >= 0, "model config: rms_norm_eps must not be negative, got ",
               c.rms_norm_eps);
+  if (storage.projections) {
+    const Support packed = supports(c, Feature::kPackedBase);
+    TORCH_CHECK(packed, "decoder: ", packed.reason());
+  }
   return c;
 }
 
@@ -78,7 +84,21 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : config_(checked(std::move(config))), context_(context), units_(config_, context_) {
+    : Decoder(std::move(config), context, {}, [](ParamUnit&) {}) {}
+
+Decoder::Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
+                 const FillUnit& fill)
+    : config_(checked(std::move(config), storage)),
+      context_(context),
+      units_(config_, context_, storage, [&](ParamUnit& unit, const DecoderLayer* layer) {
+        fill(unit);
+        unit.changed();
+        if (storage.projections && layer != nullptr) {
+          quantised_.push_back(std::make_shared<const QuantisedLayer>(
+              *layer, unit, *storage.projections, whole_context(context_)));
+          unit.release();
+        }
+      }) {
   rope_frequencies_ = rope_frequencies(config_.rope());
   local_rope_frequencies_ = rope_frequencies(config_.local_rope());
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
@@ -93,35 +113,21 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       offload_stream_(other.offload_stream_),
       rope_frequencies_(other.rope_frequencies_),
       local_rope_frequencies_(other.local_rope_frequencies_),
-      units_(other.units_),
-      quantised_(other.quantised_) {}
+      quantised_(other.quantised_),
+      units_(other.units_) {}
 
-ExpertLoad no_expert_load(const ModelConfig& config) {
-  ExpertLoad load(config.num_hidden_layers);
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    load[i].resize(config.has_experts(i) ? config.experts.count : 0);
+ExpertLoad Decoder::no_expert_load() const {
+  ExpertLoad load;
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    load.emplace_back(layer(i).channel_mixer().num_experts());
   }
   return load;
 }
 
 void Decoder::init_random(uint64_t seed, double std) {
-  const at::NoGradGuard no_grad;
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  RandomWeights draw(config_, seed, std);
   for (ParamUnit* unit : units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      const ParamSpec& spec = unit->specs()[i];
-      if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
-        // Drawn in fp64, so that decoders of either master dtype start from the same model, and
-        // whole on every rank, so that shards do too.
-        assign(*unit, i, at::normal(0.0, std, spec.shape, generator, at::kDouble));
-      } else {
-        // A norm multiplies by 1.
-        const bool plain =
-            !config_.norms_plus_one || spec.name.ends_with("linear_attn.norm.weight");
-        const bool zero = !plain || !spec.name.ends_with("norm.weight");
-        assign(*unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
-      }
-    }
+    draw(*unit);
     unit->changed();
   }
 }
@@ -155,19 +161,6 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
   activations_ = options;
   if (options.offload && !offload_stream_) {
     offload_stream_ = make_side_stream(context_.device);
-  }
-}
-
-void Decoder::quantise(QuantisedFormat format) {
-  TORCH_CHECK(has_plain_weights(), "decoder: its weights are quantised or adapted already");
-  TORCH_CHECK(config_.experts.count == 0, "decoder: experts cannot be quantised");
-  TORCH_CHECK(!config_.has_latent_attention(), "decoder: latent attention cannot be quantised");
-  TORCH_CHECK(!config_.has_delta_net(), "decoder: gated delta nets cannot be quantised");
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    ParamUnit& unit = units_.layer(i);
-    quantised_.push_back(
-        std::make_shared<const QuantisedLayer>(config_, i, unit, format, whole_context(context_)));
-    unit.release();
   }
 }
 
@@ -208,111 +201,97 @@ std::vector<at::Tensor> Decoder::adapter_leaves() const {
                               : std::vector<at::Tensor>(config_.num_hidden_layers);
 }
 
-std::vector<at::Tensor> Decoder::run_with_experts(LayerWeights weights, int64_t index,
-                                                  const at::Tensor& hidden_sE, const LayerRun& run,
-                                                  ScopeChain& scopes) const {
-  const std::vector<const ParamUnit*> units = units_.experts(index);
-  const std::vector<UnitShapes> cuts = units_.experts_cuts(index);
-  std::vector<Weight> of_experts;
-  // Runs the layer in the scopes of all units from number `next` on.
-  const std::function<std::vector<at::Tensor>(std::size_t, const at::Tensor&)> enter =
-      [&](std::size_t next, const at::Tensor& hidden) {
-        if (next == units.size()) {
-          units_.prefetch_layer(index + 1);
-          set_layer_weights(weights, config_, index, of_experts, LayerParts::kExperts);
-          return std::vector<at::Tensor>{run(weights, hidden)};
-        }
-        const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& inner) {
-          std::ranges::copy(matrices, std::back_inserter(of_experts));
-          return enter(next + 1, inner);
-        };
-        return run_with_weights(*units[next], cuts[next], hidden, segment, scopes);
-      };
-  return enter(0, hidden_sE);
+struct Decoder::ForwardPass {
+  Ropes ropes;
+  AttentionBackend& attention;
+  ExpertNotes* experts = nullptr;
+  ScopeChain scopes = {};
+  std::shared_ptr<ActivationOffload> offload = nullptr;  // null without
+  std::vector<at::Tensor> adapter_leaves = {};           // of each layer; undefined without
+  int64_t expert_layer = 0;                              // the next one among those with experts
+};
+
+std::vector<Weight> Decoder::weights_of(int64_t index) const {
+  return quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
 }
 
-LayerWeights Decoder::weights_of(int64_t index) const {
-  LayerWeights weights =
-      quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
-  weights.router_correction = units_.router_correction(index);
-  return weights;
+std::vector<at::Tensor> Decoder::leaves_of(int64_t index, const at::Tensor& adapter_leaf) const {
+  if (adapter_leaf.defined()) {
+    return {adapter_leaf};
+  }
+  std::vector<at::Tensor> leaves{units_.layer_unit(index).flat()};
+  for (const ParamUnit* experts : units_.experts(index)) {
+    leaves.push_back(experts->flat());
+  }
+  return leaves;
 }
 
-at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE,
-                              const LayerContext& shared, LayerChain& chain) const {
+LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
+                              const std::shared_ptr<sp::KeptResults>& kept) const {
+  LayerPass of_layer{{}, pass.ropes, attention};
+  if (layer(index).channel_mixer().num_experts() > 0) {
+    of_layer.experts = {context_.experts ? context_.experts->ranks : nullptr,
+                        kept,
+                        pass.experts,
+                        index,
+                        pass.expert_layer++,
+                        units_.router_correction(index)};
+  }
+  return of_layer;
+}
+
+at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, ForwardPass& pass) const {
   const bool recomputes = activations_.recompute != Recompute::kNone && at::GradMode::is_enabled();
   const bool selective = activations_.recompute == Recompute::kSelective;
-  RecomputeOptions kept{nullptr, chain.offload};
+  RecomputeOptions kept{nullptr, pass.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  if (recomputes && (selective || config_.has_experts(index))) {
+  if (recomputes && (selective || layer(index).channel_mixer().num_experts() > 0)) {
     kept.results = std::make_shared<sp::KeptResults>();
-    keeping = selective ? shared.attention.keeping(kept.results) : nullptr;
+    keeping = selective ? pass.attention.keeping(kept.results) : nullptr;
   }
-  LayerRoutes routes = chain.routes;
-  routes.kept = kept.results;
-  ExpertGroup group{context_.experts ? context_.experts->ranks : nullptr, kept.results};
-  if (config_.has_experts(index)) {
-    const ExpertPass& pass = chain.experts;
-    group.load_X = pass.load != nullptr ? &pass.load->at(index) : nullptr;
-    group.counts = pass.counts != nullptr ? &pass.counts->at(chain.routes.index) : nullptr;
-    ++chain.routes.index;
-  }
-  const LoadBalance* balance = chain.experts.balance;
-  const at::Tensor adapter_leaf = chain.adapter_leaves[index];
-  const LayerRun run = [this, index, shared, adapter_leaf, keeping, group, routes, balance](
-                           LayerWeights weights, const at::Tensor& hidden) {
+  const at::Tensor adapter_leaf = pass.adapter_leaves[index];
+  // Copied, because a recomputed layer runs again when the forward is over.
+  const LayerPass of_layer =
+      layer_pass(index, pass, keeping ? *keeping : pass.attention, kept.results);
+  const auto run = [this, index, adapter_leaf, keeping, of_layer](std::vector<Weight> weights,
+                                                                  const at::Tensor& hidden) {
     if (adapter_leaf.defined()) {
-      adapters_->attach(weights, adapter_leaf, context_.compute);
+      adapters_->attach(index, weights, adapter_leaf, context_.compute);
     }
+    LayerPass now = of_layer;
+    now.weights = weights;
     // With tiles there are two runs, and autograd is on in the second.
-    const MlpTiles tiles{activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
-    LayerContext context{shared.rope, keeping ? *keeping : shared.attention, tiles};
-    context.local_rope = shared.local_rope;
-    context.experts = group;
-    context.routes = routes;
-    context.balance = balance;
-    return decoder_layer(config_, weights, index, hidden, context);
+    now.tiles = {activations_.mlp_tile_tokens, !at::GradMode::is_enabled()};
+    return layer(index).forward(hidden, now);
   };
   if (recomputes) {
-    std::vector<at::Tensor> leaves{adapter_leaf};
-    if (!adapter_leaf.defined()) {
-      leaves = {units_.layer(index).flat()};
-      for (const ParamUnit* experts : units_.experts(index)) {
-        leaves.push_back(experts->flat());
-      }
-    }
     const auto segment = [this, run, index](const at::Tensor& hidden) {
-      const LayerWeights weights = weights_of(index);
+      std::vector<Weight> weights = weights_of(index);
       // In the backward, where autograd is on, the layers come in the opposite order.
       units_.prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
-      return run(weights, hidden);
+      return run(std::move(weights), hidden);
     };
-    return recompute_in_backward(hidden_sE, leaves, segment, kept);
+    return recompute_in_backward(hidden_sE, leaves_of(index, adapter_leaf), segment, kept);
   }
   if (!quantised_.empty()) {
     return run(weights_of(index), hidden_sE);
   }
   const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
-    LayerWeights weights;
-    set_layer_weights(weights, config_, index, matrices);
-    weights.router_correction = units_.router_correction(index);
-    return run_with_experts(std::move(weights), index, hidden, run, chain.scopes);
+    units_.prefetch_layer(index + 1);
+    return std::vector<at::Tensor>{run(layer(index).weights_of(matrices), hidden)};
   };
-  const UnitShapes cut = layer_shapes(config_, index, context_.compute);
-  return run_with_weights(units_.layer(index), cut, hidden_sE, segment, chain.scopes).front();
+  return run_in_scopes(units_.scoped_units(index), hidden_sE, segment, pass.scopes).front();
 }
 
-LayerContext Decoder::layer_context(const at::Tensor& positions,
-                                    AttentionBackend& attention) const {
-  bool has_local = false;
-  for (const BlockSpec& block : config_.blocks) {
-    has_local = has_local || block.local_rope;
-  }
-  LayerContext shared{rope_tables(rope_frequencies_, positions, context_.compute), attention};
+Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, AttentionBackend& attention,
+                                           ExpertNotes* experts) const {
+  const bool has_local =
+      std::ranges::any_of(config_.blocks, [](const BlockSpec& block) { return block.local_rope; });
+  Ropes ropes{rope_tables(rope_frequencies_, positions, context_.compute)};
   if (has_local) {
-    shared.local_rope = rope_tables(local_rope_frequencies_, positions, context_.compute);
+    ropes.local = rope_tables(local_rope_frequencies_, positions, context_.compute);
   }
-  return shared;
+  return {std::move(ropes), attention, experts};
 }
 
 // transformers holds the factor in fp32 and rounds it to the compute dtype.
@@ -326,22 +305,19 @@ at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                            AttentionBackend& attention, const ExpertPass& experts) const {
+                            AttentionBackend& attention, ExpertNotes* experts) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
-  const LayerContext shared =
-      layer_context(overlapped != nullptr ? overlapped->positions_S() : positions_s, attention);
+  ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions_s,
+                                  attention, experts);
   at::Tensor hidden_sE = scaled(embed(units_.embedding().materialize(context_.compute)[0], ids_s));
   units_.prefetch_layer(0);
-  LayerChain chain;
-  chain.adapter_leaves = adapter_leaves();
-  chain.experts = experts;
-  chain.routes.forward = experts.routes;
+  pass.adapter_leaves = adapter_leaves();
   if (activations_.offload) {
-    chain.offload = std::make_shared<ActivationOffload>(offload_stream_);
+    pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, shared, chain);
+    hidden_sE = run_layer(i, hidden_sE, pass);
   }
   return rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
                   config_.norm_options());
@@ -349,15 +325,15 @@ at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
                             const at::Tensor& positions_s, AttentionBackend& attention,
-                            ForwardRoutes* routes) const {
+                            ExpertNotes* experts) const {
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
-  LayerContext shared = layer_context(positions_s, attention);
-  shared.routes.forward = routes;
+  ForwardPass pass = forward_pass(positions_s, attention, experts);
   at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    hidden_sE = decoder_layer(config_, weights.layers[i], i, hidden_sE, shared);
-    shared.routes.index += config_.has_experts(i) ? 1 : 0;
+    LayerPass of_layer = layer_pass(i, pass, attention, nullptr);
+    of_layer.weights = weights.layers[i];
+    hidden_sE = layer(i).forward(hidden_sE, of_layer);
   }
   return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
 }
@@ -368,9 +344,9 @@ DecoderWeights Decoder::materialize() const {
   weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
   const std::vector<at::Tensor> leaves = adapter_leaves();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    LayerWeights of_layer = weights_of(i);
+    std::vector<Weight> of_layer = weights_of(i);
     if (leaves[i].defined()) {
-      adapters_->attach(of_layer, leaves[i], context_.compute);
+      adapters_->attach(i, of_layer, leaves[i], context_.compute);
     }
     weights.layers.push_back(std::move(of_layer));
   }
@@ -382,18 +358,18 @@ DecoderWeights Decoder::materialize() const {
 }
 
 void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) {
-  TORCH_CHECK(config_.experts.count > 0 && config_.experts.router == RouterKind::kSigmoid,
-              "decoder: its routers have no corrections");
+  TORCH_CHECK(units_.router_corrections() != nullptr, "decoder: its routers have no corrections");
   const at::NoGradGuard no_grad;
   // Whole numbers, so that an expert with exactly the mean stays.
   const at::Tensor direction_LX =
       at::sign(routes_LX.sum(1, /*keepdim=*/true) - routes_LX * routes_LX.size(1));
-  const std::vector<int64_t> layers = expert_layers(config_);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const at::Tensor correction = units_.router_correction(layers[l]);
-    correction.add_(direction_LX[static_cast<int64_t>(l)].to(correction.scalar_type()), rate);
+  int64_t row = 0;
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    if (const at::Tensor correction = units_.router_correction(i); correction.defined()) {
+      correction.add_(direction_LX[row++].to(correction.scalar_type()), rate);
+    }
   }
-  units_.all().back()->changed();
+  units_.router_corrections()->changed();
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,

@@ -14,67 +14,56 @@
 #include <vector>
 
 #include "engine/device/activation_offload.h"
-#include "engine/models/activation_options.h"
+#include "engine/layers/activation_options.h"
+#include "engine/layers/model_config.h"
 #include "engine/models/adapters.h"
-#include "engine/models/decoder_layer.h"
 #include "engine/models/decoder_units.h"
-#include "engine/models/model_config.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/nn/attention_backend.h"
-#include "engine/nn/load_balance.h"
+#include "engine/nn/expert_pass.h"
+#include "engine/nn/rope.h"
 #include "engine/nn/token_scores.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/unit_scope.h"
 
 namespace ringside::engine {
 
+struct LayerPass;
+
 // Every parameter in compute dtype, split for use. For fp32 and fp64 these are views of the master
 // buffers.
 struct DecoderWeights {
   at::Tensor embedding_VE;
-  std::vector<LayerWeights> layers;
+  std::vector<std::vector<Weight>> layers;  // by slot
   at::Tensor final_norm_E;
   at::Tensor head_VE;
-};
-
-// Rows for each expert of each layer; empty for a layer without experts.
-using ExpertLoad = std::vector<std::vector<double>>;
-// Zeros for all experts of a model.
-ExpertLoad no_expert_load(const ModelConfig& config);
-
-// What a forward is told of the experts of its layers, and what it notes of them. Null: nothing.
-struct ExpertPass {
-  ForwardRoutes* routes = nullptr;       // replayed and recorded, during the call only
-  ExpertLoad* load = nullptr;            // gets the rows of this rank's tokens for each expert
-  const LoadBalance* balance = nullptr;  // of the routers
-  // The row counts of replayed routes, of each layer with experts.
-  const std::vector<RowCounts>* counts = nullptr;
 };
 
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
-  // Creates the parameters in the context's master dtype on its device, sharded as it says. All
+  // Writes a unit's starting values, through its slices.
+  using FillUnit = std::function<void(ParamUnit& unit)>;
+
+  // Creates zero parameters in the context's master dtype on its device, sharded as it says. All
   // functions that use weights are then collective over the shard.
   // Throws: c10::Error on an impossible shape (heads not a multiple of key/value heads, zero
   // sizes).
   Decoder(ModelConfig config, const ComputeContext& context);
+  // Creates and fills the units one after another, so that beside what `storage` keeps there is at
+  // most one layer in the master dtype. Not collective.
+  // Throws: as above; c10::Error when projections shall be packed and the model has experts, latent
+  // attention or gated delta nets; what `fill` throws.
+  Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
+          const FillUnit& fill);
 
-  // Normal(0, std) for matrices and embeddings; norms multiply by 1; zeros for all else. The same
-  // seed gives the same values, up to rounding to the master dtype. Not collective: every rank
-  // draws all values and keeps its own.
+  // Sets all parameters as RandomWeights draws them. Not collective: every rank draws all values
+  // and keeps its own.
   void init_random(uint64_t seed, double std);
 
   // Copies every parameter of `other`. Keeps this decoder's compute dtype. Not collective.
   // Throws: c10::Error unless names, shapes and sharding of all parameters are equal.
   void copy_parameters_from(const Decoder& other);
-
-  // Replaces the projections of all layers by quantised ones. Call it after loading and before
-  // add_adapters(). The parameters cannot be loaded or copied to afterwards.
-  // Collective over: the shard of a sharded decoder.
-  // Throws: c10::Error when the weights are quantised or adapted already, or the model has experts
-  // or gated delta nets.
-  void quantise(QuantisedFormat format);
 
   // Freezes the parameters, in the compute dtype, and adds trainable adapters. Call it once, after
   // loading, before anything takes the leaves of units().
@@ -99,14 +88,14 @@ class Decoder {
   at::Tensor effective_values(std::size_t unit) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward, as must what `experts` points to, but the routes.
+  // backward.
   // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
   // Collective over: the ranks of the experts; the backend's group, if it has one: one call of
   // attend() or mix() for each layer. The backward calls attend() once more per layer with
   // Recompute::kFull, and mix() with any recomputation.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
-                     AttentionBackend& attention, const ExpertPass& experts = {}) const;
+                     AttentionBackend& attention, ExpertNotes* experts = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling. This rank must hold all experts.
@@ -114,7 +103,7 @@ class Decoder {
   // Collective over: the backend's group, if it has one.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
                      const at::Tensor& positions_s, AttentionBackend& attention,
-                     ForwardRoutes* routes = nullptr) const;
+                     ExpertNotes* experts = nullptr) const;
 
   // All weights, outside autograd. In bf16 and of a sharded decoder a snapshot, otherwise views
   // that follow the master values.
@@ -147,6 +136,10 @@ class Decoder {
   const ActivationOptions& activation_options() const { return activations_; }
 
   const ModelConfig& config() const { return config_; }
+  // 0 <= i < layers.
+  const DecoderLayer& layer(int64_t i) const { return units_.layer(i); }
+  // Zeros for all experts.
+  ExpertLoad no_expert_load() const;
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
@@ -165,24 +158,17 @@ class Decoder {
   // Shares the parameters of `other`, without its adapters.
   Decoder(const Decoder& other, ParametersOf);
   // What the layers of one forward share.
-  struct LayerChain {
-    ScopeChain scopes;
-    std::shared_ptr<ActivationOffload> offload;  // null without
-    std::vector<at::Tensor> adapter_leaves;      // of each layer; undefined without adapters
-    ExpertPass experts;
-    LayerRoutes routes;  // of the next layer with experts
-  };
-  using LayerRun = std::function<at::Tensor(LayerWeights weights, const at::Tensor& hidden_sE)>;
+  struct ForwardPass;
   // All weights of a layer but adapters.
-  LayerWeights weights_of(int64_t index) const;
-  // run() in the scopes of the layer's experts. weights: the layer's others.
-  std::vector<at::Tensor> run_with_experts(LayerWeights weights, int64_t index,
-                                           const at::Tensor& hidden_sE, const LayerRun& run,
-                                           ScopeChain& scopes) const;
-  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, const LayerContext& shared,
-                       LayerChain& chain) const;
-  // What all layers of a forward share.
-  LayerContext layer_context(const at::Tensor& positions, AttentionBackend& attention) const;
+  std::vector<Weight> weights_of(int64_t index) const;
+  // What the gradients of a layer's parameters arrive at.
+  std::vector<at::Tensor> leaves_of(int64_t index, const at::Tensor& adapter_leaf) const;
+  // A layer's own part of the pass. kept: the results that it keeps if it is recomputed.
+  LayerPass layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
+                       const std::shared_ptr<sp::KeptResults>& kept) const;
+  at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, ForwardPass& pass) const;
+  ForwardPass forward_pass(const at::Tensor& positions, AttentionBackend& attention,
+                           ExpertNotes* experts) const;
   // Hidden states before the first layer, of embeddings.
   at::Tensor scaled(const at::Tensor& embedded_sE) const;
   // The adapters' leaf of each layer, undefined ones without adapters.
@@ -193,8 +179,9 @@ class Decoder {
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  DecoderUnits units_;                                            // shared once frozen
-  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;  // of each layer; empty: none
+  // Of each layer; empty: none. Before units_, whose making fills it.
+  std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;
+  DecoderUnits units_;  // shared once frozen
   std::unique_ptr<Adapters> adapters_;
 };
 

@@ -7,44 +7,42 @@
 #include <string>
 #include <utility>
 
-#include "engine/models/decoder_layer.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/params/sharding.h"
 #include "sp/layout/range.h"
 
 namespace ringside::engine {
 namespace {
 
+std::string correction_name(const ModelConfig& config, int64_t layer) {
+  return layer_prefix(config, layer) + "mlp.gate.e_score_correction_bias";
+}
+
 // Of the routers that have a correction, in the order of their layers.
-std::vector<ParamSpec> correction_specs(const ModelConfig& config) {
+std::vector<ParamSpec> correction_specs(const ModelConfig& config,
+                                        const std::vector<DecoderLayer>& layers) {
   std::vector<ParamSpec> specs;
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    if (config.has_experts(i) && config.experts.router == RouterKind::kSigmoid) {
-      specs.push_back({layer_prefix(config, i) + "mlp.gate.e_score_correction_bias",
-                       {config.experts.count},
-                       true});
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const ChannelMixer& mixer = layers[i].channel_mixer();
+    if (mixer.supports(Feature::kRouterCorrections)) {
+      specs.push_back(
+          {correction_name(config, static_cast<int64_t>(i)), {mixer.num_experts()}, true});
     }
   }
   return specs;
 }
 
-enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
-
-struct UnitSpecs {
-  UnitRole role;
-  std::string name;
-  std::vector<ParamSpec> specs;
-};
-
 // The units of Decoder::units(), in order.
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config,
+                                  const std::vector<DecoderLayer>& layers) {
   const int64_t v = config.vocab_size, e = config.hidden_size;
   const std::string prefix = trunk_prefix(config);
   std::vector<UnitSpecs> units{
       {UnitRole::kEmbedding, "embedding", {{prefix + "embed_tokens.weight", {v, e}}}}};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::string name = "layers." + std::to_string(i);
-    units.push_back({UnitRole::kLayer, name, decoder_layer_specs(config, i)});
-    for (std::vector<ParamSpec>& specs : layer_experts_specs(config, i)) {
+    units.push_back({UnitRole::kLayer, name, layers[i].specs()});
+    for (std::vector<ParamSpec>& specs : layers[i].experts_specs()) {
       units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
     }
   }
@@ -52,7 +50,7 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
   if (!config.tie_word_embeddings) {
     units.push_back({UnitRole::kHead, "head", {{"lm_head.weight", {v, e}}}});
   }
-  if (const auto corrections = correction_specs(config); !corrections.empty()) {
+  if (const auto corrections = correction_specs(config, layers); !corrections.empty()) {
     units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
   }
   return units;
@@ -80,16 +78,31 @@ std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& confi
 }
 
 std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
-                                     const ComputeContext& context) {
-  if (unit.role == UnitRole::kExperts) {
-    return experts_unit(std::move(unit), config, context);
+                                     ComputeContext context, const WeightStorage& storage) {
+  const bool is_packed = storage.projections && unit.role == UnitRole::kLayer;
+  const bool is_frozen = storage.is_frozen() && !is_packed;
+  if (is_frozen && !unit.specs.empty()) {  // no master copy, not even for a moment
+    context.master = widened_dtype(unit.specs.front(), context.compute);
   }
-  return std::make_shared<ParamUnit>(
-      unit.name, std::move(unit.specs),
-      unit.role == UnitRole::kCorrections ? whole_context(context) : context);
+  std::shared_ptr<ParamUnit> made;
+  if (unit.role == UnitRole::kExperts) {
+    made = experts_unit(std::move(unit), config, context);
+  } else {
+    const bool is_whole = is_packed || unit.role == UnitRole::kCorrections;
+    made = std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
+                                       is_whole ? whole_context(context) : context);
+  }
+  if (is_frozen) {
+    made->freeze(context.compute);
+  }
+  return made;
 }
 
 }  // namespace
+
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
+  return unit_specs(config, make_layers(config));
+}
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs;
@@ -106,20 +119,32 @@ ComputeContext whole_context(ComputeContext context) {
   return context;
 }
 
-DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context)
-    : config_(config), context_(context), tied_(config.tie_word_embeddings) {
-  for (UnitSpecs& unit : unit_specs(config)) {
+DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context,
+                           const WeightStorage& storage, const OnUnit& on_unit)
+    : config_(config),
+      context_(context),
+      layers_(std::make_shared<const std::vector<DecoderLayer>>(make_layers(config))),
+      tied_(config.tie_word_embeddings) {
+  for (UnitSpecs& unit : unit_specs(config, *layers_)) {
     if (unit.role == UnitRole::kLayer) {
-      layers_.push_back(all_.size());
+      layer_units_.push_back(all_.size());
       experts_.emplace_back();
     } else if (unit.role == UnitRole::kExperts) {
       experts_.back().push_back(all_.size());
     } else if (unit.role == UnitRole::kFinalNorm) {
       final_norm_ = all_.size();
     }
-    all_.push_back(make_unit(std::move(unit), config, context));
+    const bool of_corrections = unit.role == UnitRole::kCorrections;
+    const bool of_layer = unit.role == UnitRole::kLayer;
+    all_.push_back(make_unit(std::move(unit), config, context, storage));
+    if (of_corrections) {
+      corrections_ = all_.back();
+    }
+    on_unit(*all_.back(), of_layer ? &layers_->at(layer_units_.size() - 1) : nullptr);
   }
 }
+
+const DecoderLayer& DecoderUnits::layer(int64_t i) const { return (*layers_)[i]; }
 
 std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
   std::vector<const ParamUnit*> units;
@@ -130,48 +155,50 @@ std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
 }
 
 std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
-  const auto found = std::ranges::find(layers_, unit);
-  return found == layers_.end() ? std::nullopt : std::make_optional(found - layers_.begin());
+  const auto found = std::ranges::find(layer_units_, unit);
+  return found == layer_units_.end() ? std::nullopt
+                                     : std::make_optional(found - layer_units_.begin());
 }
 
-LayerWeights DecoderUnits::layer_weights(int64_t i) const {
-  LayerWeights weights = materialize_layer(config_, i, layer(i), context_.compute);
-  const std::vector<UnitShapes> cuts = experts_cuts(i);
-  std::vector<Weight> of_experts;
-  for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
-    std::ranges::move(all_[experts_[i][unit]]->materialize(cuts[unit]),
-                      std::back_inserter(of_experts));
-  }
-  set_layer_weights(weights, config_, i, of_experts, LayerParts::kExperts);
-  return weights;
-}
-
-std::vector<UnitShapes> DecoderUnits::experts_cuts(int64_t i) const {
+std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
   const auto& sharding = context_.experts;
   const int64_t all = config_.experts.count;
   const int64_t mine =
       sharding == nullptr
           ? all
           : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
-  return experts_shapes(config_, i, mine, context_.compute);
+  std::vector<ScopedUnit> units{{&layer_unit(i), layer(i).shapes(context_.compute)}};
+  const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
+  for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
+    units.push_back({all_[experts_[i][unit]].get(), cuts[unit]});
+  }
+  return units;
+}
+
+std::vector<Weight> DecoderUnits::layer_weights(int64_t i) const {
+  std::vector<Weight> matrices;
+  for (const ScopedUnit& unit : scoped_units(i)) {
+    std::ranges::move(unit.unit->materialize(unit.cut), std::back_inserter(matrices));
+  }
+  return layer(i).weights_of(matrices);
 }
 
 at::Tensor DecoderUnits::router_correction(int64_t i) const {
-  if (!config_.has_experts(i) || config_.experts.router != RouterKind::kSigmoid) {
+  if (corrections_ == nullptr) {
     return {};
   }
-  int64_t before = 0;
-  for (int64_t layer = 0; layer < i; ++layer) {
-    before += config_.has_experts(layer) ? 1 : 0;
-  }
-  return all_.back()->view(before);
+  const std::string name = correction_name(config_, i);
+  const auto found = std::ranges::find(corrections_->specs(), name, &ParamSpec::name);
+  return found == corrections_->specs().end()
+             ? at::Tensor()
+             : corrections_->view(found - corrections_->specs().begin());
 }
 
 void DecoderUnits::prefetch_layer(int64_t i) const {
   if (i < 0 || i >= config_.num_hidden_layers) {
     return;
   }
-  layer(i).prefetch(context_.compute);
+  layer_unit(i).prefetch(context_.compute);
   for (const ParamUnit* unit : experts(i)) {
     unit->prefetch(context_.compute);
   }

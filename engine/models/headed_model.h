@@ -27,7 +27,7 @@ struct HeadOutput {
   at::Tensor entropy_n;   // of the distributions
   at::Tensor values_n;
   // Of the trunk, if the input asks: the experts that each token used, and how many replayed ids
-  // were not the router's own choice (ForwardRoutes).
+  // were not the router's own choice (ExpertNotes).
   at::Tensor routes_sLK = {};
   at::Tensor changed_routes = {};
 };

@@ -2,39 +2,36 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
-#include "engine/models/decoder_layer.h"
-#include "engine/models/model_config.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
 
+class DecoderLayer;
+
 // Thread safety: const.
 class QuantisedLayer {
  public:
-  // Quantises the projections of a unit made from decoder_layer_specs(), each by itself. Keeps the
-  // norms and biases in the compute dtype. context: of parameters that every rank holds whole.
-  // The layer has softmax attention and an MLP.
+  // Quantises the projections of a layer's unit, each by itself: the weights of its linear layers.
+  // Keeps the norms and biases in the compute dtype. context: of parameters that every rank holds
+  // whole. The layer supports Feature::kPackedBase and outlives this.
   // Collective over: the shard of a sharded unit.
-  QuantisedLayer(const ModelConfig& config, int64_t layer, const ParamUnit& unit,
-                 QuantisedFormat format, const ComputeContext& context);
+  QuantisedLayer(const DecoderLayer& layer, const ParamUnit& unit, QuantisedFormat format,
+                 const ComputeContext& context);
 
-  // The weights for use in a layer, projections in Weight::packed.
-  LayerWeights weights() const;
+  // The weights for use in the layer, by slot; projections in Weight::packed.
+  std::vector<Weight> weights() const;
 
-  // All values in the order of decoder_layer_specs(), flat: [elements of the layer] in `dtype`.
+  // All values in the order of DecoderLayer::specs(), flat: [elements of the layer] in `dtype`.
   at::Tensor unpack(at::ScalarType dtype) const;
 
  private:
-  using Packed = std::shared_ptr<const PackedWeight>;
-
-  ModelConfig config_;
-  int64_t layer_;
+  const DecoderLayer& layer_;
   at::ScalarType compute_;
-  std::vector<ParamSpec> specs_;  // of the whole layer
   std::unique_ptr<ParamUnit> rest_;
-  Packed qkv_, o_, gate_up_, down_;
+  std::vector<std::shared_ptr<const PackedWeight>> packed_;  // by slot; null: in rest_
 };
 
 }  // namespace ringside::engine

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/layers/model_config.h"
 #include "engine/models/headed_model.h"
-#include "engine/models/model_config.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {

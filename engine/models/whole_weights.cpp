@@ -14,15 +14,10 @@ bool is_sharded(const Decoder& decoder) {
 
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder) {
   const at::NoGradGuard no_grad;
-  ComputeContext context = decoder.context();
-  context.sharding.reset();
-  context.experts.reset();
-  auto whole = std::make_unique<Decoder>(decoder.config(), context);
-  const auto to = whole->units();
-  for (std::size_t u = 0; u < to.size(); ++u) {
-    to[u]->flat().copy_(decoder.effective_values(u));
-  }
-  return whole;
+  std::size_t next = 0;
+  const auto copy = [&](ParamUnit& unit) { unit.flat().copy_(decoder.effective_values(next++)); };
+  return std::make_unique<Decoder>(decoder.config(), whole_context(decoder.context()),
+                                   WeightStorage{.frozen = true, .projections = {}}, copy);
 }
 
 void join_reading(const std::vector<const ParamUnit*>& units) {

@@ -11,9 +11,9 @@ namespace ringside::engine {
 // Whether this rank holds only a part of some parameters.
 bool is_sharded(const Decoder& decoder);
 
-// A decoder of its own with all parameters, outside any sharding. Adapters are merged and quantised
-// weights unpacked: it scores as this decoder does.
-// Collective over: the shard, when the decoder is sharded.
+// A decoder of its own with all parameters on the device, outside any sharding: constants in the
+// compute dtype. Adapters are merged and quantised weights unpacked: it scores as this decoder
+// does. Collective over: the shard, when the decoder is sharded.
 std::unique_ptr<Decoder> whole_copy(const Decoder& decoder);
 
 // Takes part in another rank's reading of all parameters (ParamUnit::gather_flat() of every unit,

@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "engine/nn/expert_exchange.h"
@@ -21,7 +19,7 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-bool spreads(const ExpertGroup& group) { return group.ranks != nullptr && group.ranks->size() > 1; }
+bool spreads(const ExpertPass& pass) { return pass.ranks != nullptr && pass.ranks->size() > 1; }
 
 // Rows of all (token, route) pairs in order of their expert.
 struct RowOrder {
@@ -39,15 +37,15 @@ RowOrder order_rows(const at::Tensor& expert_sK) {
 }
 
 // The counts of the routes, which the second run of a recomputed layer takes from the first.
-RowCounts count_rows(const at::Tensor& expert_sK, int64_t experts, const ExpertGroup& group) {
+RowCounts count_rows(const at::Tensor& expert_sK, int64_t experts, const ExpertPass& pass) {
   const auto count = [&] {
     const at::Tensor expert = expert_sK.reshape({-1, 1});
     const at::Tensor counts_X = (expert == at::arange(experts, expert.options())).sum(0);
     return sp::KeptResults::Tensors{
-        spreads(group) ? exchange_row_counts(counts_X.unsqueeze(0), *group.ranks).squeeze(0)
-                       : counts_X};
+        spreads(pass) ? exchange_row_counts(counts_X.unsqueeze(0), *pass.ranks).squeeze(0)
+                      : counts_X};
   };
-  const at::Tensor counts = sp::compute_once(group.kept.get(), count).front();
+  const at::Tensor counts = sp::compute_once(pass.kept.get(), count).front();
   return {counts, counts.cpu()};
 }
 
@@ -108,35 +106,25 @@ struct Combine : torch::autograd::Function<Combine> {
   }
 };
 
-void count_load(const ExpertGroup& group, const std::vector<int64_t>& counts_X) {
-  if (group.load_X == nullptr) {
-    return;
-  }
-  sp::compute_once(group.kept.get(), [&] {
-    std::ranges::transform(*group.load_X, counts_X, group.load_X->begin(), std::plus<>());
-    return sp::KeptResults::Tensors{};
-  });
-}
-
 }  // namespace
 
 at::Tensor apply_experts(const at::Tensor& x_sE, const Routes& routes, int64_t experts,
-                         const ExpertGroup& group, const ExpertFunction& function) {
+                         const ExpertPass& pass, const ExpertFunction& function) {
   TORCH_CHECK(routes.expert_sK.dim() == 2 && routes.expert_sK.size(0) == x_sE.size(0) &&
                   routes.expert_sK.sizes() == routes.weight_sK.sizes(),
               "experts: x ", x_sE.sizes(), " with routes ", routes.expert_sK.sizes(),
               " and weights ", routes.weight_sK.sizes());
   const RowOrder order = order_rows(routes.expert_sK);
-  const RowCounts counts =
-      group.counts != nullptr ? *group.counts : count_rows(routes.expert_sK, experts, group);
+  const RowCounts* known = pass.counts();
+  const RowCounts counts = known != nullptr ? *known : count_rows(routes.expert_sK, experts, pass);
   const auto* first = counts.on_host.const_data_ptr<int64_t>();
   const std::vector<int64_t> sent_X(first, first + experts);
-  count_load(group, sent_X);
+  pass.add_load(sent_X);
   const at::Tensor rows =
       Dispatch::apply(x_sE, order.sorted, order.inverse, routes.expert_sK.size(1));
   at::Tensor results;
-  if (spreads(group)) {
-    const ExpertExchange exchange(group.ranks, experts, counts);
+  if (spreads(pass)) {
+    const ExpertExchange exchange(pass.ranks, experts, counts);
     results = exchange.to_sources(function(exchange.to_experts(rows), exchange.counts()));
   } else {
     results = function(rows, sent_X);

@@ -15,7 +15,7 @@ void check_logits(const at::Tensor& logits_sX, int64_t per_token) {
               "router: ", per_token, " experts a token of logits ", logits_sX.sizes());
 }
 
-at::Tensor largest(const at::Tensor& scores_sX, int64_t per_token, const LayerRoutes& choice) {
+at::Tensor largest(const at::Tensor& scores_sX, int64_t per_token, const ExpertPass& choice) {
   return choice.choose(scores_sX.size(1),
                        [&] { return std::get<1>(at::topk(scores_sX.detach(), per_token, 1)); });
 }
@@ -23,7 +23,7 @@ at::Tensor largest(const at::Tensor& scores_sX, int64_t per_token, const LayerRo
 }  // namespace
 
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32, const LayerRoutes& choice) {
+                        bool in_fp32, const ExpertPass& choice) {
   check_logits(logits_sX, per_token);
   const bool doubles = logits_sX.scalar_type() == at::kDouble && !in_fp32;
   const at::Tensor probabilities = at::softmax(logits_sX, 1, doubles ? at::kDouble : at::kFloat);
@@ -35,7 +35,7 @@ Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool nor
   return {expert, weight.to(logits_sX.scalar_type())};
 }
 
-Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token, const LayerRoutes& choice) {
+Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token, const ExpertPass& choice) {
   check_logits(logits_sX, per_token);
   const at::Tensor expert = largest(logits_sX, per_token, choice);
   return {expert, at::softmax(logits_sX.gather(1, expert), 1)};

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "engine/nn/route_choice.h"
+#include "engine/nn/expert_pass.h"
 
 namespace ringside::engine {
 
@@ -23,16 +23,16 @@ struct Routes {
 // Softmax over all experts, in fp32, or in fp64 for doubles unless in_fp32; then the K largest, or
 // those that `choice` replays, which normalise divides by their sum.
 // Shapes: logits [s, X].
-// Throws: c10::Error unless 0 < K <= X, and as LayerRoutes::choose().
+// Throws: c10::Error unless 0 < K <= X, and as ExpertPass::choose().
 // Source: Qwen3-MoE, as in transformers 5.23 (Qwen3MoeTopKRouter).
 Routes route_by_softmax(const at::Tensor& logits_sX, int64_t per_token, bool normalise,
-                        bool in_fp32 = false, const LayerRoutes& choice = {});
+                        bool in_fp32 = false, const ExpertPass& choice = {});
 
 // The K largest logits, or those that `choice` replays, and the softmax over them.
 // Shapes, throws: as route_by_softmax().
 // Source: GPT-OSS, as in transformers 5.23 (GptOssTopKRouter).
 Routes route_by_largest(const at::Tensor& logits_sX, int64_t per_token,
-                        const LayerRoutes& choice = {});
+                        const ExpertPass& choice = {});
 
 // How a router with sigmoid scores chooses.
 struct GroupedChoice {

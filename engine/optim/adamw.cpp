@@ -67,7 +67,7 @@ void AdamW::update(std::size_t u, const Moments& moments, double learning_rate,
   for (const bool decays : {true, false}) {
     std::vector<at::Tensor> p, g, m, v;
     for (std::size_t i = 0; i < params.size(); ++i) {
-      if ((params[i].shape.size() > 1) == decays) {
+      if ((options_.decays_vectors || params[i].shape.size() > 1) == decays) {
         p.push_back(params[i].values);
         g.push_back(grads[i].values);
         m.push_back(firsts[i].values);

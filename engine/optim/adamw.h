@@ -20,8 +20,10 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  // Not applied to one-dimensional parameters (norms and biases), as in transformers' Trainer.
   double weight_decay = 0.0;
+  // Whether one-dimensional parameters (norms and biases) decay too, as with
+  // torch.optim.AdamW(model.parameters()). transformers' Trainer leaves them out.
+  bool decays_vectors = false;
 };
 
 // What happens to the gradients of a step, decided on the device without a host sync.

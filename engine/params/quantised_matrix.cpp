@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -38,9 +39,13 @@ struct Packed {
   at::Tensor absmax;
 };
 
+// Elements that are packed at once: whole blocks of nf4, and an even number. Bounds the memory for
+// it, which is about 9 bytes an element.
+constexpr int64_t kPiece = int64_t{1} << 20;
+
 // The operations and their order are bitsandbytes', whose bytes these are: whole blocks are
 // multiplied by the reciprocal, the last one is divided.
-Packed pack_nf4(const at::Tensor& values) {
+Packed pack_nf4_piece(const at::Tensor& values) {
   const int64_t count = values.numel(), blocks = count / kNf4Block, whole = blocks * kNf4Block;
   const at::Tensor by_block = values.narrow(0, 0, whole).view({blocks, kNf4Block});
   at::Tensor absmax = blocks > 0 ? by_block.abs().amax(-1) : at::zeros({0}, values.options());
@@ -62,12 +67,43 @@ Packed pack_nf4(const at::Tensor& values) {
   return {pairs.select(1, 0) * 16 + pairs.select(1, 1), absmax};
 }
 
-Packed pack_int8(const at::Tensor& matrix) {
+// values: flat, of any dtype.
+Packed pack_nf4(const at::Tensor& values) {
+  const int64_t count = values.numel();
+  const at::TensorOptions options = values.options();
+  Packed all{at::empty({(count + 1) / 2}, options.dtype(at::kByte)),
+             at::empty({(count + kNf4Block - 1) / kNf4Block}, options.dtype(at::kFloat))};
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const Packed piece =
+        pack_nf4_piece(values.narrow(0, begin, std::min(kPiece, count - begin)).to(at::kFloat));
+    all.bytes.narrow(0, begin / 2, piece.bytes.numel()).copy_(piece.bytes);
+    all.absmax.narrow(0, begin / kNf4Block, piece.absmax.numel()).copy_(piece.absmax);
+  }
+  return all;
+}
+
+Packed pack_int8_rows(const at::Tensor& rows) {
   const at::Tensor absmax =
-      matrix.size(1) > 0 ? matrix.abs().amax(1) : at::zeros({matrix.size(0)}, matrix.options());
+      rows.size(1) > 0 ? rows.abs().amax(1) : at::zeros({rows.size(0)}, rows.options());
   const at::Tensor scale = kInt8Largest / absmax.clamp_min(kSmallest);
-  return {(matrix * scale.unsqueeze(1)).round().clamp(-kInt8Largest, kInt8Largest).to(at::kChar),
+  return {(rows * scale.unsqueeze(1)).round_().clamp_(-kInt8Largest, kInt8Largest).to(at::kChar),
           absmax};
+}
+
+// matrix: of any dtype.
+Packed pack_int8(const at::Tensor& matrix) {
+  const int64_t rows = matrix.size(0), columns = matrix.size(1);
+  const at::TensorOptions options = matrix.options();
+  Packed all{at::empty({rows, columns}, options.dtype(at::kChar)),
+             at::empty({rows}, options.dtype(at::kFloat))};
+  const int64_t step = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, columns));
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t count = std::min(step, rows - begin);
+    const Packed piece = pack_int8_rows(matrix.narrow(0, begin, count).to(at::kFloat));
+    all.bytes.narrow(0, begin, count).copy_(piece.bytes);
+    all.absmax.narrow(0, begin, count).copy_(piece.absmax);
+  }
+  return all;
 }
 
 // Both values of each byte, [256, 2].
@@ -90,7 +126,7 @@ QuantisedMatrix QuantisedMatrix::of(const at::Tensor& matrix, QuantisedFormat fo
               "quantised matrix: expected a floating-point matrix, got ", matrix.scalar_type(), " ",
               matrix.sizes());
   const at::NoGradGuard no_grad;
-  const at::Tensor values = matrix.detach().to(at::kFloat).contiguous();
+  const at::Tensor values = matrix.detach().contiguous();
   QuantisedMatrix result;
   result.format_ = format;
   result.rows_ = matrix.size(0);
@@ -100,6 +136,16 @@ QuantisedMatrix QuantisedMatrix::of(const at::Tensor& matrix, QuantisedFormat fo
   result.absmax_ = std::move(packed.absmax);
   return result;
 }
+
+int64_t QuantisedMatrix::packed_bytes(int64_t rows, int64_t columns, QuantisedFormat format) {
+  const int64_t elements = rows * columns;
+  return format == QuantisedFormat::kNf4
+             ? (elements + 1) / 2 + (elements + kNf4Block - 1) / kNf4Block * 4
+             : elements + rows * 4;
+}
+
+// Scaled values and 32-bit indices of a piece, and indices of a byte.
+int64_t QuantisedMatrix::packing_bytes(int64_t elements) { return 9 * std::min(elements, kPiece); }
 
 at::Tensor unpack_nf4(const at::Tensor& packed, const at::Tensor& absmax, int64_t count,
                       int64_t block) {

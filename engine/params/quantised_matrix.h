@@ -34,6 +34,11 @@ class QuantisedMatrix {
   // Shapes: returns [rows(), columns()].
   at::Tensor unpack(at::ScalarType dtype) const;
 
+  // What a matrix takes.
+  static int64_t packed_bytes(int64_t rows, int64_t columns, QuantisedFormat format);
+  // The most memory that of() needs beside the matrix and the result, about.
+  static int64_t packing_bytes(int64_t elements);
+
   QuantisedFormat format() const { return format_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }

@@ -113,4 +113,28 @@ std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes
   return left;
 }
 
+namespace {
+
+// Runs the segment in the scopes of the units from number `next` on.
+std::vector<at::Tensor> enter_scopes(const std::vector<ScopedUnit>& units, std::size_t next,
+                                     std::vector<Weight>& entered, const at::Tensor& input,
+                                     const WeightSegment& segment, ScopeChain& chain) {
+  if (next == units.size()) {
+    return segment(entered, input);
+  }
+  const auto inside = [&](const std::vector<Weight>& weights, const at::Tensor& inner) {
+    entered.insert(entered.end(), weights.begin(), weights.end());
+    return enter_scopes(units, next + 1, entered, inner, segment, chain);
+  };
+  return run_with_weights(*units[next].unit, units[next].cut, input, inside, chain);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> run_in_scopes(const std::vector<ScopedUnit>& units, const at::Tensor& input,
+                                      const WeightSegment& segment, ScopeChain& chain) {
+  std::vector<Weight> entered;
+  return enter_scopes(units, 0, entered, input, segment, chain);
+}
+
 }  // namespace ringside::engine

@@ -43,4 +43,16 @@ std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes
                                          const at::Tensor& input, const WeightSegment& segment,
                                          ScopeChain& chain);
 
+// A unit, and the matrices that it is cut into.
+struct ScopedUnit {
+  const ParamUnit* unit = nullptr;
+  UnitShapes cut;
+};
+
+// run_with_weights() of several units, one scope inside the other: the segment gets the weights of
+// all of them, in order. No units: only calls the segment.
+// Collective over, throws: as above.
+std::vector<at::Tensor> run_in_scopes(const std::vector<ScopedUnit>& units, const at::Tensor& input,
+                                      const WeightSegment& segment, ScopeChain& chain);
+
 }  // namespace ringside::engine

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "sp/batch/collator.h"
 
 namespace ringside::engine {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/nn/delta_rule.h"
 
 namespace ringside::engine {
@@ -15,6 +16,17 @@ int64_t elements(const std::vector<ParamSpec>& specs) {
 }
 
 int64_t share(int64_t whole, int64_t ranks) { return (whole + ranks - 1) / ranks; }
+
+int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
+                           int64_t compute) {
+  int64_t bytes = 0;
+  for (const ParamSpec& spec : specs) {
+    bytes += spec.shape.size() == 2
+                 ? QuantisedMatrix::packed_bytes(spec.shape[0], spec.shape[1], format)
+                 : spec.numel() * compute;
+  }
+  return bytes;
+}
 
 AdapterSizes::AdapterSizes(const ModelConfig& config, const AdapterShape& shape, int64_t compute,
                            int64_t master)
@@ -38,17 +50,10 @@ int64_t AdapterSizes::saved_by_layer(int64_t tokens) const {
 
 bool AdapterSizes::is_packed() const { return base_.has_value(); }
 
-int64_t AdapterSizes::packed_layer() const {
-  const bool nf4 = base_ == QuantisedFormat::kNf4;
+int64_t AdapterSizes::packed_layers() const {
   int64_t bytes = 0;
-  for (const ParamSpec& spec : decoder_layer_specs(c_, /*layer=*/0)) {
-    const int64_t numel = spec.numel();
-    if (spec.shape.size() != 2) {
-      bytes += numel * compute_;
-    } else {
-      bytes +=
-          nf4 ? numel / 2 + (numel + kNf4Block - 1) / kNf4Block * 4 : numel + spec.shape[0] * 4;
-    }
+  for (int64_t layer = 0; layer < c_.num_hidden_layers; ++layer) {
+    bytes += packed_layer_bytes(DecoderLayer(c_, layer).specs(), *base_, compute_);
   }
   return bytes;
 }

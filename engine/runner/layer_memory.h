@@ -8,14 +8,18 @@
 #include <optional>
 #include <vector>
 
+#include "engine/layers/model_config.h"
 #include "engine/models/decoder.h"
-#include "engine/models/model_config.h"
 #include "engine/runner/memory_shapes.h"
 
 namespace ringside::engine {
 
 // Elements of all the parameters.
 int64_t elements(const std::vector<ParamSpec>& specs);
+
+// A layer whose projections are packed; its other parameters take `compute` bytes an element.
+int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
+                           int64_t compute);
 
 // The largest part when `whole` is divided over ranks.
 int64_t share(int64_t whole, int64_t ranks);
@@ -36,8 +40,9 @@ class AdapterSizes {
   // Whether the base is NF4 or INT8.
   bool is_packed() const;
 
-  // One layer of a packed base, with its projections as they are stored.
-  int64_t packed_layer() const;
+  // The parameters of layers but their experts in a packed base, the projections as they are
+  // stored.
+  int64_t packed_layers() const;
 
   // A packed gate and up projection while a product uses them: each unpacked, and joined. matrix:
   // elements of one.
@@ -118,7 +123,7 @@ class LayerActivations {
   // What flows through the MLP's backward beside the residual.
   int64_t mlp_flowing(int64_t rows) const;
 
-  // What one layer saves without recomputation, but for its MLP: decoder_layer() and the operators
+  // What one layer saves without recomputation, but for its MLP: DecoderLayer and the operators
   // that it calls, in their order.
   int64_t saved_before_mlp() const;
 

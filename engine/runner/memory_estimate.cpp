@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
 #include "engine/runner/layer_memory.h"
 
@@ -34,11 +35,12 @@ class Sizes {
     const int64_t mine = share(config.experts.count, shape.state.expert_ranks);
     mlp_matrix_ = has_experts ? mine * config.experts.intermediate_size * config.hidden_size
                               : config.intermediate_size * config.hidden_size;
-    dense_layer_ = elements(decoder_layer_specs(config, largest));
+    dense_layer_ = elements(DecoderLayer(config, largest).specs());
     int64_t whole = 0;  // elements of all experts of all layers
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      dense_layers_ += elements(DecoderLayer(config, layer).specs());
       int64_t experts = 0;
-      for (const std::vector<ParamSpec>& specs : layer_experts_specs(config, layer)) {
+      for (const std::vector<ParamSpec>& specs : DecoderLayer(config, layer).experts_specs()) {
         experts += elements(specs);
       }
       whole += experts;
@@ -49,7 +51,7 @@ class Sizes {
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
       // Without delta nets all layers count as the largest.
       elements_of_layer_.push_back(config.has_delta_net()
-                                       ? elements(decoder_layer_specs(config, layer)) +
+                                       ? elements(DecoderLayer(config, layer).specs()) +
                                              (config.has_experts(layer) ? experts_layer_ : 0)
                                        : layer_parameters_);
     }
@@ -138,10 +140,14 @@ class Sizes {
   MemoryEstimate frozen_states() const {
     const StateShape& state = p_.state;
     MemoryEstimate m;
-    const int64_t outside = (parameters_ - layers() * layer_parameters_) * compute_;
-    const int64_t base = adapters_->is_packed() ? share(outside, state.shard_ranks) +
-                                                      layers() * adapters_->packed_layer()
-                                                : stored() * compute_;
+    // Experts are never packed: a model that has them is refused, with its size as if they were
+    // not.
+    const int64_t base = adapters_->is_packed()
+                             ? (share(dense_ - dense_layers_, state.shard_ranks) +
+                                share(experts_, state.expert_shard_ranks)) *
+                                       compute_ +
+                                   adapters_->packed_layers()
+                             : stored() * compute_;
     (state.parameters_on_host ? m.host : m.weights) += base;
     m.weights += adapters_->masters();
     if (p_.trains) {
@@ -294,7 +300,7 @@ class Sizes {
   // all.
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
   std::vector<int64_t> elements_of_layer_;
-  int64_t dense_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
+  int64_t dense_ = 0, dense_layers_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engine/device/compute_context.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/runner/memory_shapes.h"
 
 namespace ringside::engine {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/models/activation_options.h"
+#include "engine/layers/activation_options.h"
 #include "engine/models/adapters.h"
 #include "engine/params/quantised_matrix.h"
 #include "sp/plan/state_plan.h"

@@ -8,6 +8,7 @@
 
 #include "engine/device/device_backend.h"
 #include "engine/device/side_stream.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/overlapped_ulysses.h"
 #include "engine/runner/replayed_rows.h"
@@ -55,19 +56,32 @@ std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   return name.empty() ? "another rank's shard" : name;
 }
 
-void add_work(SequenceWork& work, const sp::MicroBatch& batch, const ModelConfig& model) {
+void add_work(SequenceWork& work, const sp::MicroBatch& batch, const Decoder& model) {
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    if (is_delta_net(model, layer)) {
-      continue;
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+    if (const TokenFlow flow = model.layer(layer).token_mixer().flow(); !flow.state) {
+      const sp::WindowPlan& plan = batch.plan(flow.window);
+      work.raw_pairs += static_cast<double>(plan.raw_pairs);
+      work.unique_pairs += static_cast<double>(plan.unique_pairs);
     }
-    const sp::WindowPlan& plan = batch.plan(model.window(layer));
-    work.raw_pairs += static_cast<double>(plan.raw_pairs);
-    work.unique_pairs += static_cast<double>(plan.unique_pairs);
   }
   work.balance_tokens_max = std::max(work.balance_tokens_max, batch.balance.tokens);
   work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
+}
+
+// That the plans predict for the mixers' passes over the inputs.
+double predicted_bytes(const Decoder& model, std::span<const ModelInput> inputs) {
+  const int64_t element = at::elementSize(model.compute_dtype());
+  const int64_t sums = std::max<int64_t>(4, element);
+  const Recompute recompute = model.activation_options().recompute;
+  int64_t bytes = 0;
+  for (const ModelInput& input : inputs) {
+    for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+      bytes += model.layer(layer).token_mixer().sent_bytes(*input.batch, element, sums, recompute);
+    }
+  }
+  return static_cast<double>(bytes);
 }
 
 }  // namespace
@@ -90,13 +104,13 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
 }
 
 void ModelRunner::balance_experts(const BalanceOptions& options) {
-  const ExpertsConfig& experts = decoder().config().experts;
+  const ModelConfig& config = decoder().config();
   TORCH_CHECK(is_trained(), "model runner: the model is frozen, its experts cannot be balanced");
-  TORCH_CHECK(options.aux_loss_coef == 0.0 || experts.count > 0,
+  TORCH_CHECK(options.aux_loss_coef == 0.0 || any_layer_supports(config, Feature::kRoutes),
               "model runner: a load-balancing loss for a model without experts");
-  TORCH_CHECK(options.bias_update_rate == 0.0 ||
-                  (experts.count > 0 && experts.router == RouterKind::kSigmoid),
-              "model runner: an update of corrections that the model's routers do not have");
+  TORCH_CHECK(
+      options.bias_update_rate == 0.0 || any_layer_supports(config, Feature::kRouterCorrections),
+      "model runner: an update of corrections that the model's routers do not have");
   balance_ = options;
 }
 
@@ -111,17 +125,17 @@ const AdamW& ModelRunner::optimizer() const {
 }
 
 HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
-                                ExpertPass experts) const {
-  ForwardRoutes routes{batch.routes_sLK, batch.records_routes, {}, {}};
-  experts.routes = &routes;
+                                ExpertNotes& experts) const {
+  experts.replayed_sLK = batch.routes_sLK;
+  experts.records = batch.records_routes;
   const at::Tensor hidden_sE =
-      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, experts);
+      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, &experts);
   // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
   HeadOutput output = model_->apply_head(
       {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
-  output.changed_routes = routes.changed;
+  output.changed_routes = experts.changed;
   if (batch.records_routes) {
-    output.routes_sLK = routes.recorded_sLK();
+    output.routes_sLK = experts.recorded_sLK();
   }
   return output;
 }
@@ -134,8 +148,7 @@ void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& o
     const DeviceBatch batch = batches.next();
     const auto attention =
         attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    ExpertPass experts;
-    experts.counts = replayed.of_input(i);
+    ExpertNotes experts{.counts = replayed.of_input(i)};
     on_output(i, forward(batch, *attention, experts));
   }
 }
@@ -148,31 +161,6 @@ double ModelRunner::sent_bytes() const {
     }
   }
   return bytes;
-}
-
-double ModelRunner::predicted_bytes(std::span<const ModelInput> inputs) const {
-  const Decoder& decoder = model_->trunk();
-  const int64_t element = at::elementSize(decoder.compute_dtype());
-  const int64_t sums = std::max<int64_t>(4, element);
-  // Selective recomputation sends nothing of the attention's forward again.
-  const Recompute recompute = decoder.activation_options().recompute;
-  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
-  const int64_t state_forwards = recompute == Recompute::kNone ? 1 : 2;
-  int64_t bytes = 0;
-  for (const ModelInput& input : inputs) {
-    for (int64_t layer = 0; layer < decoder.config().num_hidden_layers; ++layer) {
-      if (is_delta_net(decoder.config(), layer)) {
-        const sp::StateTraffic& traffic = input.batch->state_plan->traffic;
-        bytes += state_forwards * sp::forward_bytes(traffic, element, sums) +
-                 sp::backward_bytes(traffic, element, sums);
-        continue;
-      }
-      const sp::Traffic& traffic = input.batch->plan(decoder.config().window(layer)).plan->traffic;
-      bytes += forwards * sp::forward_bytes(traffic, element) +
-               sp::backward_bytes(traffic, element, sums);
-    }
-  }
-  return static_cast<double>(bytes);
 }
 
 at::Tensor ModelRunner::minimised(const at::Tensor& sum, const LoadBalance* balance,
@@ -198,7 +186,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   }
   const ModelConfig& config = decoder().config();
   SequenceWork work;
-  work.expert_rows = no_expert_load(config);
+  work.expert_rows = decoder().no_expert_load();
   balance_loss_.reset();
   balance_routes_LX_.reset();
   const double sent_before = sent_bytes();
@@ -213,8 +201,9 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     if (balance_.any()) {
       balance.emplace(std::ssize(expert_layers(config)), config.experts.count, batch.copies_s);
     }
-    const ExpertPass experts{nullptr, &work.expert_rows, balance ? &*balance : nullptr,
-                             replayed.of_input(i)};
+    ExpertNotes experts{.load = &work.expert_rows,
+                        .balance = balance ? &*balance : nullptr,
+                        .counts = replayed.of_input(i)};
     const at::Tensor sum = minimised(loss(forward(batch, *attention, experts), batch.columns_n),
                                      experts.balance, inputs.size());
     if (i + 1 == inputs.size()) {
@@ -222,11 +211,11 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     }
     sum.backward();
     gradient_sync_->end_backward();
-    add_work(work, *inputs[i].batch, config);
+    add_work(work, *inputs[i].batch, decoder());
   }
   gradient_sync_->finish();
   work.sent_bytes = sent_bytes() - sent_before;
-  work.predicted_bytes = predicted_bytes(inputs);
+  work.predicted_bytes = predicted_bytes(decoder(), inputs);
   return work;
 }
 

@@ -138,8 +138,9 @@ class ModelRunner {
  private:
   AdamW& optimizer();
   const AdamW& optimizer() const;
+  // experts: gets the batch's routes.
   HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention,
-                     ExpertPass experts = {}) const;
+                     ExpertNotes& experts) const;
   // What a backward of one of `inputs` starts from: the sum under the loss scale, if there is one.
   // Finishes the input's balance; null: none.
   at::Tensor minimised(const at::Tensor& sum, const LoadBalance* balance, std::size_t inputs);
@@ -148,7 +149,6 @@ class ModelRunner {
   // State of unit u, and of the loss scale.
   std::vector<NamedSlice> state_of(std::size_t u) const;
   std::vector<NamedSlice> loss_scale_state() const;
-  double predicted_bytes(std::span<const ModelInput> inputs) const;
   double sent_bytes() const;
 
   std::unique_ptr<HeadedModel> model_;

@@ -5,20 +5,61 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace ringside::rl {
 namespace {
 
-// One row per group.
-using Groups =
-    Eigen::Map<const Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+// The samples of one group that have a score.
+struct Group {
+  std::vector<std::size_t> place;  // of each among the step's samples
+  Eigen::ArrayXd rewards;
+};
 
-Groups as_groups(std::span<const double> rewards, int64_t group_size) {
+Eigen::ArrayXd array_of(const std::vector<double>& values) {
+  return Eigen::Map<const Eigen::ArrayXd>(values.data(), static_cast<Eigen::Index>(values.size()));
+}
+
+std::vector<Group> groups_of(std::span<const double> rewards, int64_t group_size,
+                             const std::vector<bool>& scored) {
   if (group_size < 1 || rewards.size() % static_cast<std::size_t>(group_size) != 0) {
     throw std::invalid_argument("advantages: " + std::to_string(rewards.size()) +
                                 " rewards are not whole groups of " + std::to_string(group_size));
   }
-  return {rewards.data(), static_cast<Eigen::Index>(rewards.size()) / group_size, group_size};
+  if (!scored.empty() && scored.size() != rewards.size()) {
+    throw std::invalid_argument("advantages: " + std::to_string(rewards.size()) + " rewards, but " +
+                                std::to_string(scored.size()) +
+                                " flags of which samples have a score");
+  }
+  std::vector<Group> groups;
+  for (std::size_t first = 0; first < rewards.size(); first += group_size) {
+    Group group;
+    std::vector<double> values;
+    for (std::size_t i = first; i < first + group_size; ++i) {
+      if (scored.empty() || scored[i]) {
+        group.place.push_back(i);
+        values.push_back(rewards[i]);
+      }
+    }
+    group.rewards = array_of(values);
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// The rewards of all groups, one group after another.
+Eigen::ArrayXd all_rewards(const std::vector<Group>& groups) {
+  std::vector<double> all;
+  for (const Group& group : groups) {
+    all.insert(all.end(), group.rewards.begin(), group.rewards.end());
+  }
+  return array_of(all);
+}
+
+void put(const Group& group, const Eigen::ArrayXd& values, std::vector<double>& to) {
+  for (std::size_t i = 0; i < group.place.size(); ++i) {
+    to[group.place[i]] = values[static_cast<Eigen::Index>(i)];
+  }
 }
 
 // Compares the values themselves: the mean of equal numbers need not equal them exactly.
@@ -109,7 +150,8 @@ void check_std(const AdvantageConfig& config, bool any) {
 }  // namespace
 
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
-                                     const AdvantageConfig& config) {
+                                     const AdvantageConfig& config,
+                                     const std::vector<bool>& scored) {
   const auto of = config.estimator;
   if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce ||
       of == AdvantageEstimator::kGae || of == AdvantageEstimator::kGiven) {
@@ -117,14 +159,12 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
                                 " is not made of one reward a sample");
   }
   check_std(config, of == AdvantageEstimator::kGrpo || of == AdvantageEstimator::kRloo);
-  const Groups groups = as_groups(rewards, group_size);
-  const double batch_std = standard_deviation(groups.reshaped<Eigen::RowMajor>(), config.unbiased);
+  const auto groups = groups_of(rewards, group_size, scored);
+  const double batch_std = standard_deviation(all_rewards(groups), config.unbiased);
   std::vector<double> advantages(rewards.size(), 0.0);
-  for (Eigen::Index g = 0; g < groups.rows(); ++g) {
-    const Eigen::ArrayXd group = groups.row(g);
-    if (!all_equal(group)) {
-      Eigen::Map<Eigen::ArrayXd>(advantages.data() + g * group_size, group_size) =
-          advantages_of(group, batch_std, config);
+  for (const Group& group : groups) {
+    if (!all_equal(group.rewards)) {
+      put(group, advantages_of(group.rewards, batch_std, config), advantages);
     }
   }
   return advantages;
@@ -132,7 +172,8 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
 
 std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards,
                                     std::span<const double> weights, int64_t group_size,
-                                    const AdvantageConfig& config) {
+                                    const AdvantageConfig& config,
+                                    const std::vector<bool>& scored) {
   if (rewards.empty() || rewards.size() != weights.size()) {
     throw std::invalid_argument("gdpo_advantages: " + std::to_string(rewards.size()) +
                                 " rewards with " + std::to_string(weights.size()) +
@@ -141,45 +182,54 @@ std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards
   AdvantageConfig each = config;
   each.estimator = AdvantageEstimator::kGrpo;
   check_std(config, /*any=*/false);
-  const auto samples = static_cast<Eigen::Index>(rewards[0].size());
-  Eigen::ArrayXd sum = Eigen::ArrayXd::Zero(samples);
+  const std::size_t samples = rewards[0].size();
+  std::vector<double> sum(samples, 0.0);
   for (std::size_t r = 0; r < rewards.size(); ++r) {
-    const auto normalised = group_advantages(rewards[r], group_size, each);
-    if (static_cast<Eigen::Index>(normalised.size()) != samples) {
+    const auto normalised = group_advantages(rewards[r], group_size, each, scored);
+    if (normalised.size() != samples) {
       throw std::invalid_argument("gdpo_advantages: reward " + std::to_string(r) +
                                   " is given for " + std::to_string(normalised.size()) +
                                   " samples, the first for " + std::to_string(samples));
     }
-    sum += weights[r] * Eigen::Map<const Eigen::ArrayXd>(normalised.data(), samples);
+    for (std::size_t i = 0; i < samples; ++i) {
+      sum[i] += weights[r] * normalised[i];
+    }
   }
-  std::vector<double> advantages(rewards[0].size(), 0.0);
-  if (!all_equal(sum)) {
-    Eigen::Map<Eigen::ArrayXd>(advantages.data(), samples) =
-        (sum - sum.mean()) / (standard_deviation(sum, config.unbiased) + config.eps);
+  std::vector<double> advantages(samples, 0.0);
+  const auto groups = groups_of(sum, group_size, scored);
+  const Eigen::ArrayXd all = all_rewards(groups);
+  if (!all_equal(all)) {
+    const double mean = all.mean();
+    const double divisor = standard_deviation(all, config.unbiased) + config.eps;
+    for (const Group& group : groups) {
+      put(group, (group.rewards - mean) / divisor, advantages);
+    }
   }
   return advantages;
 }
 
-std::vector<bool> groups_without_variance(std::span<const double> rewards, int64_t group_size) {
-  const Groups groups = as_groups(rewards, group_size);
+std::vector<bool> groups_without_variance(std::span<const double> rewards, int64_t group_size,
+                                          const std::vector<bool>& scored) {
   std::vector<bool> equal;
-  for (Eigen::Index g = 0; g < groups.rows(); ++g) {
-    equal.push_back(all_equal(groups.row(g)));
+  for (const Group& group : groups_of(rewards, group_size, scored)) {
+    equal.push_back(all_equal(group.rewards));
   }
   return equal;
 }
 
-RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size) {
-  const Groups groups = as_groups(rewards, group_size);
+RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size,
+                                   const std::vector<bool>& scored) {
+  const auto groups = groups_of(rewards, group_size, scored);
+  const Eigen::ArrayXd all = all_rewards(groups);
   RewardStatistics stats;
-  if (groups.size() == 0) {
+  if (all.size() == 0) {
     return stats;
   }
-  const auto count = static_cast<double>(groups.rows());
-  stats.reward = groups.mean();
-  for (Eigen::Index g = 0; g < groups.rows(); ++g) {
-    stats.reward_std += standard_deviation(groups.row(g), /*unbiased=*/true) / count;
-    stats.frac_reward_zero_std += all_equal(groups.row(g)) ? 1.0 / count : 0.0;
+  const auto count = static_cast<double>(groups.size());
+  stats.reward = all.mean();
+  for (const Group& group : groups) {
+    stats.reward_std += standard_deviation(group.rewards, /*unbiased=*/true) / count;
+    stats.frac_reward_zero_std += all_equal(group.rewards) ? 1.0 / count : 0.0;
   }
   return stats;
 }

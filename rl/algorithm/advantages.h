@@ -1,5 +1,7 @@
 // Advantages with one value per sample, from comparing the rewards of a prompt's group. Torch-free.
-// Shapes: rewards [G * group_size], groups consecutive.
+// Shapes: rewards [G * group_size], groups consecutive. scored [G * group_size], or empty = all:
+// samples without a score (the worker failed) count in no statistic, n is the number of the others,
+// and their advantage is 0.
 // Thread safety: pure functions.
 #pragma once
 
@@ -11,8 +13,8 @@
 
 namespace ringside::rl {
 
-// The advantage of each sample. By config.estimator, with n = group_size, and mean, r_max and
-// r_second of the group:
+// The advantage of each sample. By config.estimator, with n, mean, r_max and r_second of the
+// group:
 //   grpo       (R - mean) / divisor
 //              (Shao et al. 2024, DeepSeekMath, section 4.1)
 //   rloo       (R - mean of the others) / divisor
@@ -30,7 +32,8 @@ namespace ringside::rl {
 // use one reward per sample (gdpo, reinforce, gae, given), and for pass_at_k and max_rl with std
 // batch or leave_one_out.
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
-                                     const AdvantageConfig& config);
+                                     const AdvantageConfig& config,
+                                     const std::vector<bool>& scored = {});
 
 // GDPO: every reward is normalised on its own within its group, (R - mean) / (std + eps), or R -
 // mean with std none. Their weighted sum is then normalised over all samples, (x - mean) / (std +
@@ -42,11 +45,13 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
 // Source: Liu et al. 2026; TRL's normalize_then_sum, verl's gdpo.
 std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards,
                                     std::span<const double> weights, int64_t group_size,
-                                    const AdvantageConfig& config);
+                                    const AdvantageConfig& config,
+                                    const std::vector<bool>& scored = {});
 
 // For each group, [G]: whether its rewards are all equal, so that all its advantages are 0.
 // Throws: as above.
-std::vector<bool> groups_without_variance(std::span<const double> rewards, int64_t group_size);
+std::vector<bool> groups_without_variance(std::span<const double> rewards, int64_t group_size,
+                                          const std::vector<bool>& scored = {});
 
 // Statistics of one step's rewards, named as TRL logs them.
 struct RewardStatistics {
@@ -57,6 +62,7 @@ struct RewardStatistics {
 // rewards: of whole groups, one group after another.
 // All 0 without a reward.
 // Throws: as group_advantages() when the rewards are not whole groups.
-RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size);
+RewardStatistics reward_statistics(std::span<const double> rewards, int64_t group_size,
+                                   const std::vector<bool>& scored = {});
 
 }  // namespace ringside::rl

@@ -5,11 +5,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "rl/algorithm/kl_estimators.h"
+
 namespace ringside::rl {
 namespace {
 
 constexpr std::string_view kWho = "correction_weights";
-constexpr double kMaxLogRatio = 20.0;
 
 double bounded_exp(double log_ratio) {
   return std::exp(std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio));
@@ -95,7 +96,9 @@ std::vector<double> weights_of(const StepColumns& table, const std::vector<Part>
     case CorrectionMode::kSeqMaskTis: {
       const auto of_sequences = ratios_at(CorrectionLevel::kGeometric, table, parts);
       for (std::size_t t = 0; t < weight.size(); ++t) {
-        weight[t] = inside(of_sequences[t]) ? weight[t] : 0.0;
+        const double of_token =
+            config.token_high > 0 ? std::min(weight[t], config.token_high) : weight[t];
+        weight[t] = inside(of_sequences[t]) ? of_token : 0.0;
       }
       break;
     }

@@ -44,9 +44,16 @@ struct CorrectionResult {
 //   tis           clamp(ratio, low, high)
 //                 (Yao et al. 2025; verl's rollout_is, TRL's *_truncate)
 //   icepop        the ratio within low and high, 0 outside (IcePop, Ling team 2025; TRL's *_mask)
-//   mask          1 within low and high, 0 outside (verl's rollout_rs)
+//   mask          1 within low and high, 0 outside. verl's rollout_rs with level token = token_k1,
+//                 sequence = seq_sum_k1, geometric = seq_mean_k1; its bounds lower_upper are of
+//                 the inverse, sampler / trainer: low = 1 / upper, high = 1 / lower
 //   seq_mask_tis  the token's ratio in samples whose geometric mean is within low and high,
-//                 0 in other samples (NeMo-RL, OpenRLHF)
+//                 0 in other samples (NeMo-RL, OpenRLHF); the ratio is at most token_high, unless
+//                 that is 0 (verl's geometric rejection with token weights: 2)
+// What else differs from verl: a rejected token (weight 0) counts in the denominators of
+// loss_weights.h, as in AReaL and verl's default trainer, also in a sample's own mean; it keeps its
+// KL and entropy terms; advantages are computed before the rejection. gmpo multiplies each token by
+// its own weight, where verl takes the geometric mean of the sample's.
 // Reads table.begin, old and rollout.
 // Throws: std::invalid_argument for lengths that differ, bounds that admit no ratio, seq_mask_tis
 // at another level than token (it uses both), or a log-prob that is not finite.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "rl/algorithm/advantages.h"
+#include "rl/algorithm/kl_estimators.h"
 #include "rl/rewards/length_penalty.h"
 
 namespace ringside::rl {
@@ -38,6 +39,9 @@ bool has_tokens(const StepColumns& table, int64_t sample) {
 void check_rewards(const StepColumns& table, const SampleRewards& rewards) {
   const auto samples = static_cast<std::size_t>(table.samples());
   check_length(rewards.total.size(), samples, "step_advantages: total rewards");
+  if (!rewards.scored.empty()) {
+    check_length(rewards.scored.size(), samples, "step_advantages: flags of scored samples");
+  }
   check_finite(rewards.total, "step_advantages: the total reward");
   for (const TurnReward& turn : rewards.turns) {
     const std::string name =
@@ -70,7 +74,7 @@ std::vector<double> token_kl(const StepColumns& table, const AlgorithmConfig& co
   check_column(table, other, to_reference ? "reference" : "rollout", kAdvantages);
   std::vector<double> kl(table.old.size());
   for (std::size_t t = 0; t < kl.size(); ++t) {
-    kl[t] = kl_value(config.kl_estimator, table.old[t] - other[t]);
+    kl[t] = bounded_kl_value(config, table.old[t] - other[t]);
   }
   return kl;
 }
@@ -103,6 +107,26 @@ std::vector<double> sample_scores(const StepColumns& table, const SampleRewards&
     scores[i] += rewards.total[i];
   }
   return scores;
+}
+
+// StepAdvantages::kl.
+double mean_kl(const StepColumns& table, const SampleRewards& rewards,
+               const std::vector<double>& kl, KlAverage average) {
+  if (kl.empty()) {
+    return 0.0;
+  }
+  if (average == KlAverage::kTokens) {
+    return std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
+  }
+  double sum = 0.0, samples = 0.0;
+  for (int64_t i = 0; i < table.samples(); ++i) {
+    samples += rewards.scored.empty() || rewards.scored[i] ? 1.0 : 0.0;
+    if (has_tokens(table, i)) {
+      sum += std::accumulate(kl.begin() + table.begin[i], kl.begin() + table.begin[i + 1], 0.0) /
+             static_cast<double>(table.begin[i + 1] - table.begin[i]);
+    }
+  }
+  return sum / samples;
 }
 
 // For kl_in reward: kl_coef times the sum of each sample's KL.
@@ -148,7 +172,7 @@ std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards,
   components.push_back(
       std::move(rest));  // all 0 where there is neither turn nor KL: an advantage of 0
   weights.push_back(1.0);
-  return gdpo_advantages(components, weights, group_size, config.advantage);
+  return gdpo_advantages(components, weights, group_size, config.advantage, rewards.scored);
 }
 
 // One value per sample, given to each of its tokens.
@@ -164,7 +188,7 @@ std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rew
     for (std::size_t i = 0; i < scores.size(); ++i) {
       scores[i] -= costs[i];
     }
-    of_samples = group_advantages(scores, group_size, config.advantage);
+    of_samples = group_advantages(scores, group_size, config.advantage, rewards.scored);
   }
   std::vector<double> advantage;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
@@ -260,7 +284,9 @@ void whiten(const StepColumns& table, const AdvantageConfig& config,
   if ((counted == counted[0]).all()) {
     tokens -= counted[0];  // constant: no scale, and the mean need not equal the number exactly
   } else {
-    tokens = (tokens - mean) / std::sqrt(variance + config.whiten_eps);
+    const bool in_std = config.whiten_eps_in == WhitenEpsIn::kStd;
+    tokens = (tokens - mean) / (in_std ? std::sqrt(variance) + config.whiten_eps
+                                       : std::sqrt(variance + config.whiten_eps));
   }
 }
 
@@ -313,6 +339,14 @@ double kl_value(KlEstimator estimator, double d) {
   throw std::invalid_argument("unknown algorithm.kl_estimator");
 }
 
+double bounded_kl_value(const AlgorithmConfig& config, double d) {
+  const bool bounded = config.k3_bound > 0 && has_k3_value(config.kl_estimator);
+  const double d_inside = bounded ? std::clamp(d, -kMaxLogRatio, kMaxLogRatio) : d;
+  const double k = kl_value(config.kl_estimator, d_inside);
+  const double value = bounded ? std::min(k, config.k3_bound) : k;
+  return config.kl_bound > 0 ? std::clamp(value, -config.kl_bound, config.kl_bound) : value;
+}
+
 StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
                                int64_t group_size, const AlgorithmConfig& config, double kl_coef) {
   check_samples(table, kAdvantages);
@@ -320,9 +354,7 @@ StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& re
   StepAdvantages result;
   result.sample_score = sample_scores(table, rewards);
   const std::vector<double> kl = token_kl(table, config, kl_coef);
-  result.kl = kl.empty()
-                  ? 0.0
-                  : std::accumulate(kl.begin(), kl.end(), 0.0) / static_cast<double>(kl.size());
+  result.kl = mean_kl(table, rewards, kl, config.kl_average);
   if (config.advantage.estimator == AdvantageEstimator::kReinforce) {
     result.advantage =
         discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);

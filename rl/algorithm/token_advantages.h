@@ -29,6 +29,8 @@ struct SampleRewards {
   std::vector<std::vector<double>> by_name;  // [R][B] before weights
   std::vector<double> total;      // [B] their weighted sum, and what shape_rewards makes of it
   std::vector<TurnReward> turns;  // in addition to total, in any order
+  // [B] false: the sample failed and has no score, so that no statistic counts it; empty = all true
+  std::vector<bool> scored{};
 };
 
 // Shaped rewards: total becomes clip(scale * total, -clip, clip) + overlong_factor *
@@ -46,11 +48,17 @@ SampleRewards shape_rewards(SampleRewards rewards, std::span<const int64_t> comp
 // its ratio is taken against, so r = 1.
 double kl_value(KlEstimator estimator, double d);
 
+// The same within config.k3_bound and config.kl_bound, as kl_estimate() of policy_objective.h has
+// it.
+double bounded_kl_value(const AlgorithmConfig& config, double d);
+
 struct StepAdvantages {
   std::vector<double> advantage;     // [N]
   std::vector<double> returns;       // [N] what the critic learns, of gae; empty otherwise
   std::vector<double> sample_score;  // [B] total + turn rewards, before any KL
-  // Mean over tokens of the KL that was subtracted, before kl_coef; 0 with kl_in loss.
+  // Mean of the KL that was subtracted, before kl_coef: over tokens, or with kl_average samples
+  // over the samples that have a score (0 for one without loss tokens), of their mean, as verl's
+  // apply_kl_penalty; 0 with kl_in loss.
   double kl = 0.0;
 };
 
@@ -78,6 +86,7 @@ struct StepAdvantages {
 //                    A_t -= kl_coef sum_{u >= t} gamma^(u - t) kl_u (OpenRLHF, AReaL)
 // Whitening comes last: (x - mean) / sqrt(var + whiten_eps), var over n - 1 with
 // advantage.unbiased, otherwise n:
+// With whiten_eps_in std: (x - mean) / (sqrt(var) + whiten_eps) (AReaL).
 //   tokens     statistics over all loss tokens of the step (verl's masked_whiten)
 //   sequences  statistics over the mean advantages of the samples that have loss tokens
 // Numbers that are all equal are not scaled: their mean is subtracted.

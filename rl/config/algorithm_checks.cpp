@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "rl/config/checks.h"
+#include "rl/config/presets.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -79,6 +81,22 @@ void check_given(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   }
 }
 
+// The preset's text for the key; "" without one.
+std::string text_of_preset(const AlgorithmConfig& a, std::string_view key) {
+  std::string text;
+  for (const PresetValue& value : preset_values(a.preset)) {
+    text = value.key == key ? std::string(value.value) : text;
+  }
+  return text;
+}
+
+// Whether the number is the preset's: a recipe that takes another loss than the preset's need not
+// take back what the preset sets for its loss.
+bool is_of_preset(const AlgorithmConfig& a, std::string_view key, double value) {
+  const std::string text = text_of_preset(a, key);
+  return !text.empty() && std::stod(text) == value;
+}
+
 void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const bool term = a.kl_coef > 0;
   if (a.kl_target > 0 && !term) {
@@ -86,6 +104,13 @@ void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
         {"algorithm.kl_target",
          "is " + text_of(a.kl_target) +
              ", but algorithm.kl_coef is 0; expected a positive kl_coef to start from"});
+  }
+  const bool of_preset = text_of_preset(a, "algorithm.kl_average") == word(a.kl_average);
+  if (a.kl_average == KlAverage::kSamples && a.kl_in == KlIn::kLoss &&
+      (a.kl_target > 0 || !of_preset)) {
+    mistakes.push_back({"algorithm.kl_average",
+                        "is samples, but algorithm.kl_in loss sums the KL over tokens; expected "
+                        "kl_in reward or advantage, or kl_average tokens"});
   }
   if (a.reference_update_every > 0 && (!term || a.kl_to != KlTo::kReference)) {
     mistakes.push_back(
@@ -114,6 +139,11 @@ void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) 
                         "is " + word(c.level) +
                             ", but mode seq_mask_tis uses both the token's ratio and its "
                             "sequence's geometric mean; expected token"});
+  }
+  if (c.token_high > 0 && c.mode != CorrectionMode::kSeqMaskTis) {
+    mistakes.push_back({"algorithm.correction.token_high",
+                        "is " + text_of(c.token_high) + ", but algorithm.correction.mode " +
+                            word(c.mode) + " does not use it; expected 0, or mode seq_mask_tis"});
   }
   if (c.low > c.high) {
     mistakes.push_back(
@@ -164,18 +194,31 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
   for (const auto& [key, value] :
        {std::pair{"algorithm.dual_clip", a.dual_clip}, std::pair{"algorithm.delta", a.delta}}) {
-    if (value != 0 && a.loss != PolicyLossName::kPpoClip) {
+    if (value != 0 && a.loss != PolicyLossName::kPpoClip && !is_of_preset(a, key, value)) {
       mistakes.push_back({key, "is " + text_of(value) + ", but algorithm.loss " + word(a.loss) +
                                    " does not use it; expected 0, or loss ppo_clip"});
     }
+  }
+  if (a.dppo_ratio_bound != 0 && a.loss != PolicyLossName::kDppoTv &&
+      a.loss != PolicyLossName::kDppoKl &&
+      !is_of_preset(a, "algorithm.dppo_ratio_bound", a.dppo_ratio_bound)) {
+    mistakes.push_back({"algorithm.dppo_ratio_bound",
+                        "is " + text_of(a.dppo_ratio_bound) + ", but algorithm.loss " +
+                            word(a.loss) +
+                            " does not use it; expected 0, or loss dppo_tv or dppo_kl"});
   }
   if (a.dual_clip != 0 && a.dual_clip <= 1) {
     mistakes.push_back(
         {"algorithm.dual_clip",
          "is " + text_of(a.dual_clip) + ", which would clip every loss; expected above 1, or 0"});
   }
-  const bool per_token = a.loss == PolicyLossName::kDppoTv || a.loss == PolicyLossName::kGmpo ||
-                         a.loss == PolicyLossName::kReinforce;
+  if (a.clip_cov_lb >= a.clip_cov_ub) {
+    mistakes.push_back({"algorithm.clip_cov_lb",
+                        "is " + text_of(a.clip_cov_lb) + ", not below algorithm.clip_cov_ub " +
+                            text_of(a.clip_cov_ub) + "; expected a smaller number"});
+  }
+  const bool per_token = a.loss != PolicyLossName::kPpoClip && a.loss != PolicyLossName::kCispo &&
+                         a.loss != PolicyLossName::kSapo;
   if (a.importance_level == ImportanceLevel::kSequence && per_token) {
     mistakes.push_back({"algorithm.importance_level",
                         "is sequence, but algorithm.loss " + word(a.loss) +

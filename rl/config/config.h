@@ -109,6 +109,7 @@ struct AdvantageConfig {
   bool unbiased = true;
   Whiten whiten = Whiten::kNone;
   double whiten_eps = 1e-8;
+  WhitenEpsIn whiten_eps_in = WhitenEpsIn::kVariance;
   double gamma = 1.0;
   double lambda = 1.0;
 };
@@ -118,6 +119,7 @@ struct CorrectionConfig {
   CorrectionLevel level = CorrectionLevel::kToken;
   double low = 0.0;
   double high = 2.0;
+  double token_high = 0.0;
   double opsm_delta = 0.0;
 };
 
@@ -144,11 +146,15 @@ struct AlgorithmConfig {
   KlEstimator kl_estimator = KlEstimator::kK3;
   KlIn kl_in = KlIn::kLoss;
   KlTo kl_to = KlTo::kReference;
+  double kl_bound = 0.0;
+  double k3_bound = 0.0;
   double kl_target = 0.0;
   std::int64_t kl_horizon = 10000;
+  KlAverage kl_average = KlAverage::kTokens;
   std::int64_t reference_update_every = 0;
   double reference_mixup = 1.0;
   double entropy_coef = 0.0;
+  EntropyAggregation entropy_aggregation = EntropyAggregation::kTokens;
   double entropy_target = 0.0;
   double entropy_step = 0.0;
   PolicyLossName loss = PolicyLossName::kPpoClip;
@@ -160,6 +166,12 @@ struct AlgorithmConfig {
   CispoBounds cispo_bounds = CispoBounds::kRelative;
   double sapo_tau_positive = 1.0;
   double sapo_tau_negative = 1.05;
+  double dppo_ratio_bound = 0.0;
+  double clip_cov_ratio = 2e-4;
+  double clip_cov_lb = 1.0;
+  double clip_cov_ub = 5.0;
+  double kl_cov_ratio = 2e-4;
+  double ppo_kl_coef = 0.1;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;
@@ -194,6 +206,7 @@ struct OptimizerConfig {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.0;
+  WeightDecayOf weight_decay_of = WeightDecayOf::kMatrices;
   double max_grad_norm = 1.0;
   OptimizerOffload offload = OptimizerOffload::kNone;
 };

@@ -36,11 +36,25 @@ enum class KlEstimator {
   kK3Score,
   kK3Unbiased
 };
-enum class PolicyLossName { kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce };
+enum class PolicyLossName {
+  kPpoClip,
+  kCispo,
+  kSapo,
+  kDppoTv,
+  kGmpo,
+  kReinforce,
+  kClipCov,
+  kKlCov,
+  kDppoKl
+};
 enum class ImportanceLevel { kToken, kSequence };
 enum class CispoBounds { kRelative, kAbsolute };
 enum class KlTo { kReference, kRollout };
 enum class KlIn { kLoss, kReward, kAdvantage };
+// What an adaptive kl_coef sees: the mean over tokens, or over samples of their mean.
+enum class KlAverage { kTokens, kSamples };
+// How the entropy bonus is summed: the mean over tokens, or with the weights of the loss.
+enum class EntropyAggregation { kTokens, kLoss };
 enum class LossAggregation {
   kTokenMean,
   kTokenSum,
@@ -52,11 +66,15 @@ enum class LossAggregation {
 enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae, kGiven };
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
 enum class Whiten { kNone, kTokens, kSequences };
+// What whiten_eps is added to.
+enum class WhitenEpsIn { kVariance, kStd };
 enum class OldLogprobs { kRecompute, kRollout };
 enum class RouterReplay { kNone, kRollout, kRecompute };
 enum class CorrectionMode { kNone, kTis, kIcepop, kMask, kSeqMaskTis };
 enum class CorrectionLevel { kToken, kSequence, kGeometric };
 enum class DynamicSampling { kNone, kDrop, kRefill };
+// Which parameters weight decay acts on: those of two and more dimensions, or all.
+enum class WeightDecayOf { kMatrices, kAll };
 enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
@@ -132,8 +150,8 @@ struct EnumNames<KlEstimator> {
 };
 template <>
 struct EnumNames<PolicyLossName> {
-  static constexpr std::array<std::string_view, 6> kNames = {"ppo_clip", "cispo", "sapo",
-                                                             "dppo_tv",  "gmpo",  "reinforce"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce", "clip_cov", "kl_cov", "dppo_kl"};
 };
 template <>
 struct EnumNames<ImportanceLevel> {
@@ -146,6 +164,14 @@ struct EnumNames<KlTo> {
 template <>
 struct EnumNames<KlIn> {
   static constexpr std::array<std::string_view, 3> kNames = {"loss", "reward", "advantage"};
+};
+template <>
+struct EnumNames<KlAverage> {
+  static constexpr std::array<std::string_view, 2> kNames = {"tokens", "samples"};
+};
+template <>
+struct EnumNames<EntropyAggregation> {
+  static constexpr std::array<std::string_view, 2> kNames = {"tokens", "loss"};
 };
 template <>
 struct EnumNames<CispoBounds> {
@@ -172,6 +198,10 @@ struct EnumNames<Whiten> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "tokens", "sequences"};
 };
 template <>
+struct EnumNames<WhitenEpsIn> {
+  static constexpr std::array<std::string_view, 2> kNames = {"variance", "std"};
+};
+template <>
 struct EnumNames<OldLogprobs> {
   static constexpr std::array<std::string_view, 2> kNames = {"recompute", "rollout"};
 };
@@ -191,6 +221,10 @@ struct EnumNames<CorrectionLevel> {
 template <>
 struct EnumNames<DynamicSampling> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "drop", "refill"};
+};
+template <>
+struct EnumNames<WeightDecayOf> {
+  static constexpr std::array<std::string_view, 2> kNames = {"matrices", "all"};
 };
 template <>
 struct EnumNames<LrSchedule> {

@@ -94,6 +94,12 @@ constexpr std::array kTranslations = {
     Translation{"vllm_importance_sampling_clip_min", "algorithm.correction.low"},
     Translation{"vllm_importance_sampling_mode", "algorithm.correction.mode and .level"},
     Translation{"rollout_is_threshold", "algorithm.correction.high"},
+    Translation{"rollout_rs",
+                "algorithm.correction.mode: mask and .level (token_k1 = token, seq_sum_k1 = "
+                "sequence, seq_mean_k1 = geometric)"},
+    Translation{"rollout_rs_threshold",
+                "algorithm.correction.low = 1 / its upper bound and .high = 1 / its lower bound "
+                "(it bounds sampler / trainer)"},
     Translation{"rollout_is", "algorithm.correction.mode: tis and .level"},
     Translation{"behav_imp_weight_cap", "algorithm.correction.high"},
     Translation{"cliprange_value", "algorithm.critic.value_clip"},

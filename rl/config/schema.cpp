@@ -156,11 +156,15 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.kl_coef", algorithm.kl_coef, at_least(0));
   fields.choice("algorithm.kl_in", algorithm.kl_in);
   fields.choice("algorithm.kl_to", algorithm.kl_to);
+  fields.real("algorithm.kl_bound", algorithm.kl_bound, at_least(0));
+  fields.real("algorithm.k3_bound", algorithm.k3_bound, at_least(0));
   fields.real("algorithm.kl_target", algorithm.kl_target, at_least(0));
   fields.integer("algorithm.kl_horizon", algorithm.kl_horizon, at_least(1));
+  fields.choice("algorithm.kl_average", algorithm.kl_average);
   fields.integer("algorithm.reference_update_every", algorithm.reference_update_every, at_least(0));
   fields.real("algorithm.reference_mixup", algorithm.reference_mixup, between(0, 1));
   fields.real("algorithm.entropy_coef", algorithm.entropy_coef, at_least(0));
+  fields.choice("algorithm.entropy_aggregation", algorithm.entropy_aggregation);
   fields.real("algorithm.entropy_target", algorithm.entropy_target, at_least(0));
   fields.real("algorithm.entropy_step", algorithm.entropy_step, at_least(0));
   fields.choice("algorithm.kl_estimator", algorithm.kl_estimator);
@@ -173,6 +177,12 @@ void add_policy_terms(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.cispo_bounds", algorithm.cispo_bounds);
   fields.real("algorithm.sapo_tau_positive", algorithm.sapo_tau_positive, above(0));
   fields.real("algorithm.sapo_tau_negative", algorithm.sapo_tau_negative, above(0));
+  fields.real("algorithm.dppo_ratio_bound", algorithm.dppo_ratio_bound, at_least(0));
+  fields.real("algorithm.clip_cov_ratio", algorithm.clip_cov_ratio, between(0, 1));
+  fields.real("algorithm.clip_cov_lb", algorithm.clip_cov_lb, {});
+  fields.real("algorithm.clip_cov_ub", algorithm.clip_cov_ub, {});
+  fields.real("algorithm.kl_cov_ratio", algorithm.kl_cov_ratio, between(0, 1));
+  fields.real("algorithm.ppo_kl_coef", algorithm.ppo_kl_coef, at_least(0));
   fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation);
   fields.real("algorithm.loss_divisor", algorithm.loss_divisor, at_least(0));
 }
@@ -190,6 +200,7 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
   fields.flag("algorithm.advantage.unbiased", advantage.unbiased);
   fields.choice("algorithm.advantage.whiten", advantage.whiten);
   fields.real("algorithm.advantage.whiten_eps", advantage.whiten_eps, at_least(0));
+  fields.choice("algorithm.advantage.whiten_eps_in", advantage.whiten_eps_in);
   fields.real("algorithm.advantage.gamma", advantage.gamma, between(0, 1));
   fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1));
   fields.path("algorithm.critic.model_path", critic.model_path);
@@ -210,6 +221,7 @@ void add_algorithm(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice("algorithm.correction.level", algorithm.correction.level);
   fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0));
   fields.real("algorithm.correction.high", algorithm.correction.high, above(0));
+  fields.real("algorithm.correction.token_high", algorithm.correction.token_high, at_least(0));
   fields.real("algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0));
   fields.choice("algorithm.dynamic_sampling", algorithm.dynamic_sampling);
   fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds,
@@ -238,6 +250,7 @@ void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   fields.real("optimizer.beta2", optimizer.beta2, decay);
   fields.real("optimizer.eps", optimizer.eps, above(0));
   fields.real("optimizer.weight_decay", optimizer.weight_decay, at_least(0));
+  fields.choice("optimizer.weight_decay_of", optimizer.weight_decay_of);
   fields.real("optimizer.max_grad_norm", optimizer.max_grad_norm, at_least(0));
   fields.choice("optimizer.offload", optimizer.offload);
 }

@@ -62,21 +62,31 @@ std::vector<Preset> trl_presets() {
 // an example.
 std::vector<Preset> system_presets() {
   return {
-      // verl 0.9.0, defaults of ppo_trainer with adv_estimator grpo: dual clip always on, no KL
-      // term unless switched on.
+      // verl 0.9.1, defaults of ppo_trainer, whose adv_estimator is gae there, with adv_estimator
+      // grpo: dual clip always on, no KL term unless switched on (k3 within 10), the entropy
+      // summed like the loss, an adaptive coefficient by the mean over samples, decay of all
+      // parameters. Its loss_mode sapo always means by samples: with loss sapo set
+      // loss_aggregation seq_mean_token_mean.
       {"verl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
         {"algorithm.dual_clip", "3.0"},
+        {"algorithm.dppo_ratio_bound", "3.0"},  // clip_ratio_c, as dual_clip
+        {"algorithm.k3_bound", "10.0"},
+        {"algorithm.kl_average", "samples"},
+        {"algorithm.entropy_aggregation", "loss"},
         {"algorithm.advantage.eps", "1e-6"},
         {"algorithm.loss_aggregation", "token_mean"},
-        {"optimizer.learning_rate", "1e-6"}}},
-      // OpenRLHF 0.10, defaults with advantage_estimator group_norm: k1 penalty taken off each
-      // token's return after the group statistics.
+        {"optimizer.learning_rate", "1e-6"},
+        {"optimizer.weight_decay", "0.01"},
+        {"optimizer.weight_decay_of", "all"}}},
+      // OpenRLHF 0.11.2, defaults with advantage_estimator group_norm: k1 penalty within 10 taken
+      // off each token's return after the group statistics.
       {"openrlhf",
        {"grpo"},
        {{"algorithm.kl_coef", "0.01"},
         {"algorithm.kl_estimator", "k1"},
+        {"algorithm.kl_bound", "10.0"},
         {"algorithm.kl_in", "advantage"},
         {"algorithm.advantage.eps", "1e-9"},
         {"algorithm.loss_aggregation", "token_mean"}}},
@@ -112,8 +122,8 @@ std::vector<Preset> system_presets() {
 std::vector<Preset> asynchronous_system_presets() {
   return {
       // AReaL 1.0.4, its GRPO example: rewards clipped at 20 and normalised by group, advantages by
-      // batch, clip 0.4, decoupled objective (the ratio is taken against recomputed log-probs), two
-      // versions of staleness.
+      // batch with 1e-5 added to the standard deviation, clip 0.4, decoupled objective (the ratio
+      // is taken against recomputed log-probs), two versions of staleness.
       {"areal",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
@@ -123,6 +133,9 @@ std::vector<Preset> asynchronous_system_presets() {
         {"algorithm.advantage.eps", "1e-5"},
         {"algorithm.advantage.unbiased", "true"},
         {"algorithm.advantage.whiten", "tokens"},
+        {"algorithm.advantage.whiten_eps", "1e-5"},
+        {"algorithm.advantage.whiten_eps_in", "std"},
+        {"algorithm.kl_bound", "10.0"},
         {"algorithm.loss_aggregation", "token_mean"},
         {"algorithm.old_logprobs", "recompute"},
         {"algorithm.correction.mode", "icepop"},  // behav_imp_weight_cap

@@ -115,6 +115,7 @@ SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
   std::vector<int64_t> lengths;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     const bridge::Rollout& rollout = rollouts[r];
+    rewards.scored.push_back(is_scored(rollout));
     const auto length = static_cast<int64_t>(rollout.completion_ids.size());
     lengths.push_back(length);
     for (std::size_t t = 0; t < rollout.turn_rewards.size(); ++t) {

@@ -26,32 +26,6 @@ std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained,
   return mask;
 }
 
-void check_rollout(const bridge::Rollout& rollout) {
-  if (rollout.top_p != 1.0F || rollout.top_k != 0) {
-    throw std::invalid_argument(
-        "rollout " + rollout.rollout_id + " was sampled with top_p " +
-        std::to_string(rollout.top_p) + " and top_k " + std::to_string(rollout.top_k) +
-        ": its log-probs cannot be reproduced without the sampler's support mask");
-  }
-}
-
-// A rollout that failed has neither rewards nor advantages and is not trained on.
-void check_judged(const bridge::Rollout& rollout, AdvantageEstimator estimator) {
-  const bool given = estimator == AdvantageEstimator::kGiven;
-  if (given && is_scored(rollout) && rollout.advantages.empty()) {
-    throw std::invalid_argument(
-        "rollout " + rollout.rollout_id +
-        " brings no advantages, but algorithm.advantage.estimator is given");
-  }
-  if (!given && rollout.rewards.empty() && rollout.turn_rewards.empty() &&
-      !rollout.advantages.empty()) {
-    throw std::invalid_argument(
-        "rollout " + rollout.rollout_id +
-        " brings advantages and no reward; expected algorithm.advantage.estimator given, not " +
-        std::string(to_string(estimator)));
-  }
-}
-
 void check_groups(std::span<const bridge::Rollout> rollouts, int64_t group_size) {
   for (std::size_t i = 0; i < rollouts.size(); ++i) {
     const std::size_t first = i - i % static_cast<std::size_t>(group_size);
@@ -170,8 +144,6 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   const auto trained = trained_samples(rollouts, config);
   std::vector<std::vector<bool>> masks;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
-    check_rollout(rollouts[r]);
-    check_judged(rollouts[r], config.algorithm.advantage.estimator);
     masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
   }
   StepBatch batch;

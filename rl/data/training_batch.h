@@ -37,10 +37,10 @@ struct StepBatch {
 // that hit the length limit have no entry. With dynamic_sampling drop or refill, groups whose
 // rewards are all equal have no entry and count in no denominator. With router_replay rollout the
 // documents' token_rows are the tokens' routes.
-// Throws: std::invalid_argument naming the rollout, for sampling settings whose log-probs the
-// trainer cannot reproduce (top_p, top_k), groups that are not whole, branches that do not fit, no
-// advantages for estimator given, only advantages for another estimator, or routes unlike those of
-// the other rollouts.
+// The rollouts keep the rules of check_recorded() (rl/rollouts/rollout_admission.h), which every
+// source of rollouts applies.
+// Throws: std::invalid_argument naming the rollout, for groups that are not whole, branches that do
+// not fit, or routes unlike those of the other rollouts.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config);
 
 // A document whose loss entries are the targets from index `first_target` on.

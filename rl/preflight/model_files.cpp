@@ -5,6 +5,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
 #include "rl/config/checks.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -119,7 +120,8 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
 void check_router_replay(const Config& config, const engine::ModelConfig& model,
                          PreflightReport& report) {
   const RouterReplay replay = config.algorithm.router_replay;
-  if (replay != RouterReplay::kNone && expert_layers(model).empty()) {
+  if (replay != RouterReplay::kNone &&
+      !engine::any_layer_supports(model, engine::Feature::kRoutes)) {
     report.mistakes.push_back(
         {"algorithm.router_replay", "is " + std::string(to_string(replay)) + ", but the model in " +
                                         config.model.path + " has no experts; expected none"});
@@ -133,12 +135,12 @@ void check_router_balance(const Config& config, const engine::ModelConfig& model
     report.mistakes.push_back({key, "is " + text_of(value) + ", but the model in " + settings.path +
                                         " has no " + why + "; expected 0"});
   };
-  const bool experts = !expert_layers(model).empty();
-  if (settings.router_aux_loss_coef > 0 && !experts) {
+  if (settings.router_aux_loss_coef > 0 &&
+      !engine::any_layer_supports(model, engine::Feature::kRoutes)) {
     refuse("model.router_aux_loss_coef", settings.router_aux_loss_coef, "experts");
   }
   if (settings.router_bias_update_rate > 0 &&
-      !(experts && model.experts.router == engine::RouterKind::kSigmoid)) {
+      !engine::any_layer_supports(model, engine::Feature::kRouterCorrections)) {
     refuse("model.router_bias_update_rate", settings.router_bias_update_rate,
            "corrections of routers (e_score_correction_bias)");
   }

@@ -3,6 +3,7 @@
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
+#include "rl/preflight/run_memory.h"
 #include "rl/preflight/run_settings.h"
 #include "rl/preflight/server_reachable.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -16,15 +17,32 @@ namespace ringside::rl {
 
 namespace {
 
-// What a rank will need, once the model is known.
-void note_memory(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  if (files.model && report.ok()) {
-    Config factored = config;
-    factor_context_parallel(factored);
-    fix_replicas(factored.parallel, /*world=*/0);
-    const c10::Device device = model_device(config, /*local_rank=*/0);
-    report.notes.push_back(describe(memory_of_rank(factored, *files.model, device)));
-    report.notes.push_back(describe(step_traffic(factored, *files.model)));
+// What a rank will need, once the model is known, and whether the machine has what all of them
+// need.
+void note_memory(const Config& config, const PreflightScope& scope, const ModelFiles& files,
+                 PreflightReport& report) {
+  if (!files.model || !report.ok()) {
+    return;
+  }
+  Config factored = config;
+  factor_context_parallel(factored);
+  fix_replicas(factored.parallel, /*world=*/0);
+  const c10::Device device =
+      scope.elsewhere ? planned_device(config).device : model_device(config, /*local_rank=*/0);
+  report.notes.push_back(describe(memory_of_rank(factored, *files.model, device)));
+  report.notes.push_back(describe(step_traffic(factored, *files.model)));
+  if (scope.elsewhere) {
+    return;
+  }
+  RunPlace place;
+  place.ranks = scope.ranks_here;
+  place.workers = scope.workers_here && !scope.brings_rollouts;
+  place.publishes = !scope.brings_rollouts;
+  const MemoryFit fit = compare_with_this_machine(config, *files.model, place);
+  if (!fit.error.empty()) {
+    report.mistakes.push_back({"model.path", "is " + config.model.path + ": " + fit.error});
+  } else if (!fit.warning.empty()) {
+    report.notes.push_back("warning: " + fit.warning);
   }
 }
 
@@ -48,7 +66,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   if (config.algorithm.name == AlgorithmName::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_files(config, files, report);
-    note_memory(config, files, report);
+    note_memory(config, scope, files, report);
     return report;
   }
   PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
@@ -75,7 +93,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
         "your own, which send the rewards");
   }
   check_rollout_file(config, scope, files, report);
-  note_memory(config, files, report);
+  note_memory(config, scope, files, report);
   return report;
 }
 

@@ -2,6 +2,7 @@
 // tokenizer, data, rewards, addresses and keys.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -17,11 +18,15 @@ struct PreflightScope {
   bool workers_here = true;
   bool brings_rollouts = false;    // rollouts come from a file or from prime-rl, not from workers
   std::filesystem::path rollouts;  // the file of rollouts; empty = none
+  int64_t ranks_here = 0;          // trainer ranks that start on this machine; 0 = all
+  // The run is planned for another machine, and its memory is not compared with this one's.
+  bool elsewhere = false;
 };
 
 struct PreflightReport {
   std::vector<Mistake> mistakes;  // key and sentence; the sentence names file and line
-  // Content of the files: numbers of prompts and of dropped prompts. Memory that a rank will need.
+  // Content of the files: numbers of prompts and of dropped prompts. Memory that a rank will need,
+  // and a warning when the run will need nearly all that there is.
   std::vector<std::string> notes;
 
   bool ok() const { return mistakes.empty(); }

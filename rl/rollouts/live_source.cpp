@@ -413,20 +413,6 @@ class LiveSource final : public RolloutSource {
 
 }  // namespace
 
-DType published_dtype(const Config& config) {
-  switch (config.weights.publish_dtype) {
-    case PublishDType::kModel:
-      return config.model.dtype;
-    case PublishDType::kFloat32:
-      return DType::kFloat32;
-    case PublishDType::kBFloat16:
-      return DType::kBFloat16;
-    case PublishDType::kFloat64:
-      return DType::kFloat64;
-  }
-  throw std::invalid_argument("unknown publish dtype");
-}
-
 std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
                                                 const std::filesystem::path& run_dir,
                                                 int64_t restored_version, int64_t last_step) {

@@ -10,9 +10,6 @@
 
 namespace ringside::rl {
 
-// The dtype that weights.publish_dtype resolves to.
-DType published_dtype(const Config& config);
-
 // Binds the endpoints, replays the journal under run_dir/bridge and raises the trainer term.
 // Records the version that this term starts with in run_dir/bridge/trainer_terms. Writes the bound
 // addresses to run_dir/bridge/endpoint.json, where workers of the run read them. With

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "rl/rollouts/granted_prompts.h"
 #include "rollout_bridge/protocol/schema.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/generate/generator.h"
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
 #include "rl/data/prompt_set.h"

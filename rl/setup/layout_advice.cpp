@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
 #include "engine/nn/recurrent_runs.h"
 #include "engine/runner/collator_options.h"
@@ -87,8 +88,8 @@ std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   // Layers and the head are gathered again for the backward. A tied embedding serves twice.
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    units.push_back({elements_of(engine::decoder_layer_specs(model, layer)), 2, 1});
-    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+    units.push_back({elements_of(engine::DecoderLayer(model, layer).specs()), 2, 1});
+    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
       units.push_back({elements_of(specs), 2, 1, /*of_experts=*/true});
     }
   }
@@ -133,8 +134,8 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
 double active_elements(const engine::ModelConfig& model) {
   double active = 0.0;
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    active += static_cast<double>(elements_of(engine::decoder_layer_specs(model, layer)));
-    for (const auto& specs : engine::layer_experts_specs(model, layer)) {
+    active += static_cast<double>(elements_of(engine::DecoderLayer(model, layer).specs()));
+    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
       active +=
           static_cast<double>(elements_of(specs) / model.experts.count * model.experts.per_token);
     }
@@ -482,10 +483,7 @@ std::vector<std::string> describe_options(const Config& config, const engine::Mo
   return lines;
 }
 
-std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
-  Config factored = config;
-  factor_context_parallel(factored);
-  fix_replicas(factored.parallel, /*world=*/0);
+TargetDevice planned_device(const Config& config) {
   TargetDevice target{c10::Device(c10::kCUDA), device_speeds(config).speeds};
   const bool cpu_speeds = target.speeds.name.find("CPU") != std::string::npos;
   if (config.model.device == DeviceKind::kCpu || (cpu_speeds && !config.sp.device_speeds.empty())) {
@@ -493,7 +491,15 @@ std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
   } else if (cpu_speeds) {
     target.speeds = *sp::find_device("H100");
   }
-  return describe_options(factored, load_model_config(config, config.model.path), target, memory);
+  return target;
+}
+
+std::vector<std::string> advise_layout(const Config& config, int64_t memory) {
+  Config factored = config;
+  factor_context_parallel(factored);
+  fix_replicas(factored.parallel, /*world=*/0);
+  return describe_options(factored, load_model_config(config, config.model.path),
+                          planned_device(config), memory);
 }
 
 int64_t bytes_of_text(std::string_view text) {

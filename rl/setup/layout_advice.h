@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "rl/setup/memory_of_rank.h"
 #include "sp/plan/device_speeds.h"
@@ -73,9 +73,14 @@ std::vector<LayoutOption> layout_options(const Config& config, const engine::Mod
 std::vector<std::string> describe_options(const Config& config, const engine::ModelConfig& model,
                                           const TargetDevice& target, int64_t memory);
 
-// describe_options() for a configuration as it was read, by the speeds of sp.device_speeds. Where
-// that is empty and model.device is not cpu, the speeds are those of this machine's device, or of
-// an H100 if it has none. Reads model.path/config.json. memory: bytes of a device.
+// The device that a configuration is planned for, which need not be here: the speeds are those of
+// sp.device_speeds. Where that is empty and model.device is not cpu, they are those of this
+// machine's device, or of an H100 if it has none.
+// Throws: as device_speeds().
+TargetDevice planned_device(const Config& config);
+
+// describe_options() for a configuration as it was read and its planned_device(). Reads
+// model.path/config.json. memory: bytes of a device.
 // Throws: as load_model_config(), device_speeds() and factor_context_parallel().
 std::vector<std::string> advise_layout(const Config& config, int64_t memory);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/nn/token_scores.h"
+#include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
@@ -88,12 +89,7 @@ std::optional<engine::AdapterShape> adapter_shape(const LoraConfig& lora) {
   if (lora.rank == 0) {
     return std::nullopt;
   }
-  engine::AdapterShape shape{adapter_options(lora), std::nullopt};
-  if (lora.base != LoraBase::kModel) {
-    shape.base = lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
-                                             : engine::QuantisedFormat::kInt8;
-  }
-  return shape;
+  return engine::AdapterShape{adapter_options(lora), policy_storage(lora).projections};
 }
 
 std::string bytes_of(int64_t bytes) { return byte_text(static_cast<double>(bytes)); }
@@ -105,9 +101,11 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   const engine::ComputeContext context(scalar_type(config.model.dtype), device);
   engine::PassShape shape = pass_shape(config, model, context.compute_options());
   const AlgorithmConfig& algorithm = config.algorithm;
+  // Fine-tuning makes neither, whatever these keys say.
+  const bool fine_tunes = algorithm.name == AlgorithmName::kSft;
   RankMemory memory;
   const engine::MemoryEstimate whole = engine::estimate_memory(model, context, shape);
-  if (algorithm.advantage.estimator == AdvantageEstimator::kGae) {
+  if (!fine_tunes && algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     // Beside the policy's pass it holds its state alone. It has no adapters.
     memory.critic = whole.weights + whole.moments + whole.gradients;
     memory.host += whole.host;
@@ -115,7 +113,8 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   shape.adapters = adapter_shape(config.lora);
   memory.policy = shape.adapters ? engine::estimate_memory(model, context, shape) : whole;
   // With adapters the reference is the policy without them.
-  if (algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference && !shape.adapters) {
+  if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
+      !shape.adapters) {
     shape.trains = false;
     const engine::MemoryEstimate reference = engine::estimate_memory(model, context, shape);
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
@@ -123,6 +122,8 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   memory.host += memory.policy.host;
+  memory.loading =
+      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak;
   return memory;
 }
 
@@ -142,7 +143,8 @@ std::string describe(const RankMemory& memory) {
   if (memory.critic > 0) {
     text += ", critic " + bytes_of(memory.critic);
   }
-  return text + "; in host memory " + bytes_of(memory.host);
+  return text + "; while the policy is loaded " + bytes_of(memory.loading) + "; in host memory " +
+         bytes_of(memory.host);
 }
 
 }  // namespace ringside::rl

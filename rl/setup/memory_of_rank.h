@@ -3,10 +3,11 @@
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/runner/memory_estimate.h"
 #include "rl/config/config.h"
 
@@ -16,10 +17,11 @@ struct RankMemory {
   engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
   int64_t reference = 0;          // bytes of the reference's weights; 0 without one
   int64_t critic = 0;             // weights, moments and gradients of the critic; 0 without one
+  int64_t loading = 0;            // the most while the policy is loaded, before the others are
   int64_t host = 0;               // pinned host memory of all models
 
   // Of the device.
-  int64_t total() const { return policy.peak() + reference + critic; }
+  int64_t total() const { return std::max(policy.peak() + reference + critic, loading); }
 };
 
 // The prediction for the rank with the most tokens, when every token of a micro-batch is a loss

@@ -1,10 +1,13 @@
 #include "rl/setup/model_setup.h"
 
 #include <cstdio>
+#include <functional>
 #include <stdexcept>
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
+#include "engine/models/random_weights.h"
 #include "rl/setup/sharding.h"
 
 namespace ringside::rl {
@@ -21,6 +24,20 @@ at::ScalarType scalar_type(DType dtype) {
       return at::kHalf;
   }
   throw std::invalid_argument("unknown dtype");
+}
+
+DType published_dtype(const Config& config) {
+  switch (config.weights.publish_dtype) {
+    case PublishDType::kModel:
+      return config.model.dtype;
+    case PublishDType::kFloat32:
+      return DType::kFloat32;
+    case PublishDType::kBFloat16:
+      return DType::kBFloat16;
+    case PublishDType::kFloat64:
+      return DType::kFloat64;
+  }
+  throw std::invalid_argument("unknown publish dtype");
 }
 
 engine::ComputeContext compute_context(const Config& config, c10::Device device) {
@@ -57,11 +74,12 @@ engine::ActivationOptions activation_options(const Config& config) {
 }
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
-  if (!config.sp.async_ulysses || !model.has_latent_attention()) {
+  const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
+  if (!config.sp.async_ulysses || support) {
     return "";
   }
-  return "is true, but latent attention (model_type " + model.model_type +
-         ") cannot overlap its projections with the exchange of heads; expected false";
+  return "is true, but " + support.reason() + " (model_type " + model.model_type +
+         "); expected false";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
@@ -95,25 +113,42 @@ std::vector<std::string> adapter_overrides(const std::filesystem::path& dir) {
 }
 
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
-                                                     const engine::ComputeContext& context) {
-  auto decoder = std::make_unique<engine::Decoder>(load_model_config(config, path), context);
+                                                     const engine::ComputeContext& context,
+                                                     const engine::WeightStorage& storage) {
+  const engine::ModelConfig model = load_model_config(config, path);
   if (config.model.init == ModelInit::kRandom) {
-    decoder->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
-  } else {
-    engine::load_weights(path, *decoder);
+    engine::RandomWeights draw(model, static_cast<uint64_t>(config.seed), config.model.init_std);
+    return std::make_unique<engine::Decoder>(model, context, storage, std::ref(draw));
   }
+  engine::WeightLoader load(path, model);
+  auto decoder = std::make_unique<engine::Decoder>(model, context, storage, std::ref(load));
+  load.refuse_the_rest();
   return decoder;
+}
+
+engine::WeightStorage policy_storage(const LoraConfig& config) {
+  engine::WeightStorage storage;
+  storage.frozen = config.rank > 0;
+  if (storage.frozen && config.base != LoraBase::kModel) {
+    storage.projections = config.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
+                                                        : engine::QuantisedFormat::kInt8;
+  }
+  return storage;
+}
+
+engine::WeightStorage worker_storage(const Config& config) {
+  const at::ScalarType compute = scalar_type(config.model.dtype);
+  engine::WeightStorage storage;
+  storage.frozen = at::promote_types(scalar_type(published_dtype(config)), compute) == compute;
+  return storage;
 }
 
 std::unique_ptr<engine::Decoder> load_policy(const Config& config,
                                              const engine::ComputeContext& context) {
-  auto decoder = load_starting_model(config, config.model.path, context);
+  auto decoder =
+      load_starting_model(config, config.model.path, context, policy_storage(config.lora));
   if (config.lora.rank == 0) {
     return decoder;
-  }
-  if (config.lora.base != LoraBase::kModel) {
-    decoder->quantise(config.lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
-                                                         : engine::QuantisedFormat::kInt8);
   }
   engine::Adapters& adapters = decoder->add_adapters(adapter_options(config.lora));
   if (config.lora.path.empty()) {
@@ -125,11 +160,12 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
 }
 
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device) {
+  const engine::ComputeContext context = compute_context(config, device);
   if (config.lora.publish == LoraPublish::kAdapter) {
-    return load_policy(config, compute_context(config, device));
+    return load_policy(config, context);
   }
-  return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path),
-                                           compute_context(config, device));
+  return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path), context,
+                                           worker_storage(config), [](engine::ParamUnit&) {});
 }
 
 }  // namespace ringside::rl

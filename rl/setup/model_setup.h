@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/device/compute_context.h"
-#include "engine/models/activation_options.h"
+#include "engine/layers/activation_options.h"
 #include "engine/models/decoder.h"
 #include "rl/config/config.h"
 #include "sp/mesh/process_groups.h"
@@ -18,6 +18,9 @@ namespace ringside::rl {
 
 // The dtype that model.dtype and the like name.
 at::ScalarType scalar_type(DType dtype);
+
+// The dtype that weights.publish_dtype resolves to.
+DType published_dtype(const Config& config);
 
 // The device and config.model.dtype as a context for whole models.
 engine::ComputeContext compute_context(const Config& config, c10::Device device);
@@ -44,12 +47,21 @@ engine::AdapterOptions adapter_options(const LoraConfig& config);
 // Throws: as engine::read_adapter_options.
 std::vector<std::string> adapter_overrides(const std::filesystem::path& dir);
 
-// The starting weights that config.model describes: read from `path` or drawn from config.seed. Not
-// collective: a rank of a sharded model keeps its part.
+// The starting weights that config.model describes: read from `path` or drawn from config.seed, one
+// unit after another. Not collective: a rank of a sharded model keeps its part.
 // Blocks: until the weights are read.
 // Throws: as load_model_config(); std::runtime_error when the weights cannot be loaded.
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
-                                                     const engine::ComputeContext& context);
+                                                     const engine::ComputeContext& context,
+                                                     const engine::WeightStorage& storage = {});
+
+// What the ranks keep of the policy's weights: with lora.rank above 0 constants, packed as
+// lora.base says.
+engine::WeightStorage policy_storage(const LoraConfig& config);
+
+// What a worker that gets whole models keeps of them: constants in the compute dtype, unless
+// published ones are wider. It reads back what it installed.
+engine::WeightStorage worker_storage(const Config& config);
 
 // The policy as training starts: the starting weights of model.path; with lora.rank above 0 frozen,
 // quantised as lora.base says, with adapters read from lora.path or drawn from config.seed. Not
@@ -60,7 +72,7 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
                                              const engine::ComputeContext& context);
 
 // A worker's model before its first weights: load_policy() if versions are adapters alone,
-// otherwise a model whose parameters arrive with the first version.
+// otherwise a model in worker_storage() whose parameters arrive with the first version.
 // Throws: as load_policy().
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
 

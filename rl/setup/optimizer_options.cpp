@@ -8,6 +8,7 @@ engine::AdamWOptions adamw_options(const OptimizerConfig& config) {
   options.beta2 = config.beta2;
   options.eps = config.eps;
   options.weight_decay = config.weight_decay;
+  options.decays_vectors = config.weight_decay_of == WeightDecayOf::kAll;
   return options;
 }
 

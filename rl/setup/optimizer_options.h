@@ -6,7 +6,7 @@
 
 namespace ringside::rl {
 
-// optimizer.beta1, beta2, eps and weight_decay.
+// optimizer.beta1, beta2, eps, weight_decay and weight_decay_of.
 engine::AdamWOptions adamw_options(const OptimizerConfig& config);
 
 }  // namespace ringside::rl

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"

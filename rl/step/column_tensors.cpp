@@ -100,6 +100,9 @@ EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batc
   entries.reference_logprob_n = of(columns.reference, 0.0);
   entries.advantage_n = of(columns.advantage, 0.0);
   entries.correction_n = of(columns.correction, 1.0);
+  if (!columns.chosen.empty()) {
+    entries.chosen_n = of(columns.chosen, 0.0);
+  }
   return entries;
 }
 

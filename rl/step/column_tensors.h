@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/algorithm/entry_columns.h"
 #include "rl/algorithm/step_columns.h"
+#include "rl/losses/entry_columns.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/communicator.h"
 
@@ -88,7 +88,7 @@ class ColumnOutputs {
 };
 
 // The columns that the policy losses read. If the column `old` is empty, the old policy is the
-// current one and old_logprob_n is undefined.
+// current one and old_logprob_n is undefined. If the column `chosen` is empty, so is chosen_n.
 EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
                           int64_t first_token, at::ScalarType dtype);
 

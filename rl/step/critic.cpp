@@ -17,13 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kValueSums = "value_sums";  // among the figures of an optimizer step
-
-// Sums of this rank -> sums of the world. Ranks hold disjoint entries, so nothing is counted twice.
-ValueSums reduce(const ValueSums& local, sp::Communicator& world) {
-  return ValueSums::from(sp::sum_scalars(local.list(), world));
-}
-
 // Every rank writes its moments to slots of its own, so that the all-reduce gathers them. All ranks
 // then merge in the same order.
 ValueStatistics reduce(const ValueStatistics& local, sp::Communicator& world) {
@@ -54,20 +47,18 @@ Metrics critic_metrics(const std::vector<CriticUpdate>& updates) {
   if (updates.empty()) {
     throw std::invalid_argument("critic metrics of no update");
   }
-  ValueSums sums;
+  StepFigures figures;
   ValueStatistics statistics;
   double grad_norm = 0.0;
   for (const CriticUpdate& update : updates) {
-    sums.loss += update.sums.loss;
-    sums.tokens += update.sums.tokens;
-    sums.clipped += update.sums.clipped;
+    figures += update.figures;
     statistics += update.statistics;
     grad_norm += update.grad_norm;
   }
   const auto count = static_cast<double>(updates.size());
   const bool any = statistics.value.count > 0.0;
-  return {{"critic/vf_loss", sums.loss / count},
-          {"critic/vf_clipfrac", sums.tokens > 0.0 ? sums.clipped / sums.tokens : 0.0},
+  return {{"critic/vf_loss", figures["loss"] / count},
+          {"critic/vf_clipfrac", figures["clipped"]},
           {"critic/vf_explained_var", statistics.explained_variance()},
           {"critic/values/mean", statistics.value.mean},
           {"critic/values/min", any ? statistics.value_min : 0.0},
@@ -115,17 +106,15 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
     input.columns_n = {of(columns.value), of(columns.returns)};
     statistics += ValueStatistics::of(input.columns_n[0], input.columns_n[1]);
   }
-  engine::DeviceSums figures;
+  Figures figures;
   runner_.train(inputs,
                 [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
-                  ValueLoss result = value_loss(output.values_n, columns_n[0], columns_n[1],
-                                                token_weight, config_.value_clip);
-                  figures.add(kValueSums, result.figures_k);
-                  return std::move(result.loss);
+                  return value_loss(output.values_n, columns_n[0], columns_n[1], token_weight,
+                                    config_.value_clip, figures);
                 });
-  const auto step = runner_.step(learning_rate, config_.max_grad_norm, std::move(figures));
-  const ValueSums sums = inputs.empty() ? ValueSums{} : ValueSums::from(step.sums.at(kValueSums));
-  return {reduce(sums, *control_), reduce(statistics, *control_), step.grad_norm, learning_rate};
+  const auto step = runner_.step(learning_rate, config_.max_grad_norm, figures.take());
+  return {StepFigures::reduce(step.sums, *control_), reduce(statistics, *control_), step.grad_norm,
+          learning_rate};
 }
 
 void Critic::save(const fs::path& dir) const {

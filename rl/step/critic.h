@@ -14,8 +14,8 @@
 #include "engine/models/value_model.h"
 #include "engine/models/whole_weights.h"
 #include "engine/runner/model_runner.h"
-#include "rl/algorithm/value_loss.h"
 #include "rl/config/config.h"
+#include "rl/losses/value_loss.h"
 #include "rl/report/metrics.h"
 #include "rl/step/column_tensors.h"
 #include "sp/mesh/process_groups.h"
@@ -24,7 +24,7 @@ namespace ringside::rl {
 
 // Result of one update over all ranks; the same on each.
 struct CriticUpdate {
-  ValueSums sums;
+  StepFigures figures;         // of value_loss()
   ValueStatistics statistics;  // of the old values and the returns
   double grad_norm = 0.0;      // of the summed gradient, before the clip
   double learning_rate = 0.0;

@@ -10,9 +10,6 @@
 namespace ringside::rl {
 namespace {
 
-// Names among the figures of an optimizer step.
-constexpr const char* kAdditive = "loss_sums";
-constexpr const char* kHighest = "loss_highest";
 constexpr const char* kChangedRoutes = "changed_routes";
 
 double ratio(double whole, double part) { return part > 0 ? whole / part : 1.0; }
@@ -45,65 +42,49 @@ ExpertFigures expert_figures(const engine::ExpertLoad& rows, sp::Communicator& c
 
 // Figures of this rank -> figures of the world. Sequence-parallel ranks hold disjoint entries, so
 // nothing is counted twice.
-UpdateResult reduce(const LossSums& local, const engine::SequenceWork& work,
-                    const RouteFigures& routes, sp::Communicator& control) {
-  const auto sums = sp::sum_scalars(local.additive(), control);
+UpdateResult reduce(const engine::HostSums& figures, const engine::SequenceWork& work,
+                    double replayed_routes, sp::Communicator& control) {
+  UpdateResult result;
+  result.figures = StepFigures::reduce(figures, control);
   const auto done =
       sp::sum_scalars({work.raw_tokens, work.unique_tokens, work.raw_pairs, work.unique_pairs,
-                       work.predicted_bytes, work.sent_bytes, routes.replayed, routes.changed},
+                       work.predicted_bytes, work.sent_bytes, replayed_routes},
                       control);
-  const auto highest = sp::max_scalars(
-      {local.sampling_difference_max, work.balance_tokens_max, work.balance_pairs_max}, control);
-  UpdateResult result;
-  result.sums = LossSums::from(sums, highest[0]);
+  const auto highest = sp::max_scalars({work.balance_tokens_max, work.balance_pairs_max}, control);
   result.sequence = {
-      ratio(done[0], done[1]), ratio(done[2], done[3]), done[4], done[5], highest[1], highest[2]};
-  result.routes = {done[6], done[7]};
+      ratio(done[0], done[1]), ratio(done[2], done[3]), done[4], done[5], highest[0], highest[1]};
+  result.routes = {done[6], result.figures[kChangedRoutes]};
   result.experts = expert_figures(work.expert_rows, control);
   return result;
 }
 
 }  // namespace
 
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum) {
-  double total = 0.0;
-  double tokens = 0.0;
+StepFigures merged_figures(std::span<const UpdateResult> updates) {
+  StepFigures figures;
   for (const UpdateResult& update : updates) {
-    total += update.sums.*sum;
-    tokens += update.sums.tokens;
+    figures += update.figures;
   }
-  return tokens > 0.0 ? total / tokens : 0.0;
+  return figures;
 }
 
 UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::ModelInput> inputs,
                            const LossFunction& loss, StepSize size, sp::Communicator& control) {
-  engine::DeviceSums figures;
-  const auto add = [&](const LossFigures& part) {
-    figures.add(kAdditive, part.additive_k);
-    figures.maximise(kHighest, part.sampling_difference_max);
-  };
-  RouteFigures routes;
+  Figures figures;
+  double replayed_routes = 0.0;
   for (const engine::ModelInput& input : inputs) {
-    routes.replayed +=
+    replayed_routes +=
         input.routes_sLK.defined() ? static_cast<double>(input.routes_sLK.numel()) : 0.0;
   }
   const auto work = policy.train(
       inputs, [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
-        PolicyLoss result = loss(output, columns_n);
-        add(result.figures);
         if (output.changed_routes.defined()) {
-          figures.add(kChangedRoutes, output.changed_routes);
+          figures.sum(kChangedRoutes, output.changed_routes);
         }
-        return std::move(result.loss);
+        return loss(output, columns_n, figures);
       });
-  const auto step = policy.step(size.learning_rate, size.max_grad_norm, std::move(figures));
-  const LossSums sums =
-      inputs.empty() ? LossSums{}
-                     : LossSums::from(step.sums.at(kAdditive), step.sums.at(kHighest).front());
-  if (const auto changed = step.sums.find(kChangedRoutes); changed != step.sums.end()) {
-    routes.changed = changed->second.front();
-  }
-  UpdateResult result = reduce(sums, work, routes, control);
+  const auto step = policy.step(size.learning_rate, size.max_grad_norm, figures.take());
+  UpdateResult result = reduce(step.sums, work, replayed_routes, control);
   result.experts.aux_loss = step.balance_loss;
   result.grad_norm = step.grad_norm;
   result.loss_scale = step.loss_scale;

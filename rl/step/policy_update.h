@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/algorithm/losses.h"
+#include "rl/losses/losses.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::rl {
 
-// The loss over the entries of one input. columns_n: the input's, on the device.
-using LossFunction = std::function<PolicyLoss(const engine::HeadOutput& output,
-                                              std::span<const at::Tensor> columns_n)>;
+// The loss over the entries of one input, a differentiable scalar, and its figures. columns_n: the
+// input's, on the device.
+using LossFunction = std::function<at::Tensor(
+    const engine::HeadOutput& output, std::span<const at::Tensor> columns_n, Figures& figures)>;
 
 // Figures of sequence parallelism in one update, over all ranks.
 struct SequenceFigures {
@@ -43,7 +44,7 @@ struct ExpertFigures {
 };
 
 struct UpdateResult {
-  LossSums sums;  // over all ranks
+  StepFigures figures;  // of the loss function, over all ranks
   SequenceFigures sequence;
   RouteFigures routes;
   ExpertFigures experts;
@@ -53,8 +54,8 @@ struct UpdateResult {
   bool skipped = false;     // because the gradients overflowed under that scale
 };
 
-// Mean over the loss tokens of all updates together; 0 without one.
-double token_mean(const std::vector<UpdateResult>& updates, double LossSums::*sum);
+// The figures of all updates together.
+StepFigures merged_figures(std::span<const UpdateResult> updates);
 
 struct StepSize {
   double learning_rate = 0.0;

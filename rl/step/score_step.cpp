@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rl/algorithm/covariance_choice.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -11,9 +13,10 @@ bool kl_before_updates(const AlgorithmConfig& config) {
   return config.kl_coef > 0.0 && config.kl_in != KlIn::kLoss;
 }
 
-// Whether advantages or corrections are computed from old log-probs.
+// Whether advantages, corrections or the choice of tokens are computed from old log-probs.
 bool reads_old(const AlgorithmConfig& config) {
-  return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config);
+  return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config) ||
+         chooses_by_covariance(config.loss);
 }
 
 using Figure = at::Tensor engine::HeadOutput::*;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "rl/algorithm/adaptive.h"
+#include "rl/algorithm/covariance_choice.h"
 
 namespace ringside::rl {
 namespace {
@@ -70,12 +71,28 @@ StepAdvantages Learner::compute_advantages(StepBatch& batch) {
   batch.columns.advantage = advantages.advantage;
   batch.columns.returns = advantages.returns;
   batch.columns.correction = correction_.weight;
+  choose_tokens(batch);
   return advantages;
+}
+
+void Learner::choose_tokens(StepBatch& batch) const {
+  if (!chooses_by_covariance(config_.algorithm.loss)) {
+    return;
+  }
+  std::vector<double>& chosen = batch.columns.chosen;
+  for (const MiniBatch& mini_batch : batch.mini_batches) {
+    // Tokens have another place in another step, so the step's number is part of the seed.
+    const ChoicePart part{
+        mini_batch.first_token, mini_batch.loss_tokens,
+        static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + run_.state().step};
+    const auto of_part = choose_by_covariance(batch.columns, part, config_.algorithm);
+    chosen.insert(chosen.end(), of_part.begin(), of_part.end());
+  }
 }
 
 void Learner::observe_entropy(const UpdateResult& update) {
   TrainingState& state = run_.adaptive_state();
-  state.entropy = token_mean({update}, &LossSums::entropy);
+  state.entropy = update.figures["entropy"];
   state.entropy_coef = next_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm);
 }
 
@@ -85,19 +102,21 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
       run_.comms().tensors(sp::axes::kSp).get()};
-  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n,
+                         Figures& figures) {
     EntryColumns entries = EntryColumns::from(columns_n);
     if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
       entries.old_logprob_n = output.logprobs_n.detach();
     }
     return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,
-                                context);
+                                context, figures);
   };
 }
 
 StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch) {
   StepUpdates updates;
   updates.correction = correction_;
+  updates.kl_coef = run_.state().kl_coef;
   const AlgorithmConfig& algorithm = config_.algorithm;
   const bool policy_learns = !critic_ || run_.state().step >= algorithm.critic.warmup_steps;
   for (int64_t iteration = 0; iteration < algorithm.num_iterations; ++iteration) {
@@ -126,7 +145,7 @@ void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages
   TrainingState& state = run_.adaptive_state();
   const AlgorithmConfig& algorithm = config_.algorithm;
   const double kl =
-      algorithm.kl_in == KlIn::kLoss ? token_mean(updates.policy, &LossSums::kl) : advantages.kl;
+      algorithm.kl_in == KlIn::kLoss ? merged_figures(updates.policy)["kl"] : advantages.kl;
   state.kl_coef = next_kl_coef(
       state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
   if (reference_) {

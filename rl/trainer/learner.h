@@ -22,6 +22,7 @@ struct StepUpdates {
   std::vector<CriticUpdate> critic;  // empty without a critic
   // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
   CorrectionResult correction;
+  double kl_coef = 0.0;  // with which the step's KL terms were multiplied
 };
 
 class Learner {
@@ -45,9 +46,8 @@ class Learner {
   // the policy replays, if it records them.
   void score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
-  // Fills the columns advantage, returns and correction. Not collective: every rank computes the
-  // same.
-  // Throws: as step_advantages() and correction_weights().
+  // Fills the columns advantage, returns, correction and chosen. Not collective: every rank
+  // computes the same. Throws: as step_advantages() and correction_weights().
   StepAdvantages compute_advantages(StepBatch& batch);
 
   // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
@@ -60,6 +60,7 @@ class Learner {
 
  private:
   LossFunction policy_loss(const MiniBatch& mini_batch) const;
+  void choose_tokens(StepBatch& batch) const;
   void observe_entropy(const UpdateResult& update);
 
   TrainingRun& run_;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "rl/algorithm/advantages.h"
+#include "rl/algorithm/covariance_choice.h"
 #include "rl/data/rollout_rewards.h"
 
 namespace ringside::rl {
@@ -37,14 +38,15 @@ void append_reward_metrics(Metrics& metrics, std::span<const bridge::Rollout> ro
       rewards.turns.empty()) {
     return;  // the rollouts carry advantages and no rewards
   }
-  const auto stats = reward_statistics(advantages.sample_score, config.rollout.group_size);
+  const auto stats =
+      reward_statistics(advantages.sample_score, config.rollout.group_size, rewards.scored);
   metrics.emplace_back("reward", stats.reward);
   metrics.emplace_back("reward_std", stats.reward_std);
   metrics.emplace_back("frac_reward_zero_std", stats.frac_reward_zero_std);
   for (std::size_t k = 0; k < rewards.names.size(); ++k) {
     // One group of all samples: its statistics are the step's.
-    const auto all =
-        reward_statistics(rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()));
+    const auto all = reward_statistics(
+        rewards.by_name[k], static_cast<int64_t>(rewards.by_name[k].size()), rewards.scored);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/mean", all.reward);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/std", all.reward_std);
   }
@@ -61,20 +63,28 @@ void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advan
   metrics.emplace_back("critic/advantages/max", *high);
 }
 
-// Mismatch in the first update, when the current policy is still that of the start of the step.
-void append_mismatch_metrics(Metrics& metrics, const UpdateResult& first) {
-  const LossSums& sums = first.sums;
-  const auto mean = [&](double sum) { return share_of(sum, sums.tokens); };
-  metrics.emplace_back("sampling/sampling_logp_difference/mean", mean(sums.sampling_difference));
-  metrics.emplace_back("sampling/sampling_logp_difference/max", sums.sampling_difference_max);
-  metrics.emplace_back("token_mult_prob_error", mean(sums.mult_prob_error));
-  metrics.emplace_back("rollout_corr/kl", mean(sums.rollout_kl));
-  metrics.emplace_back("rollout_corr/k3_kl", mean(sums.rollout_k3));
-  metrics.emplace_back("rollout_corr/chi2_token", mean(sums.rho_squared) - 1.0);
-  metrics.emplace_back("rollout_corr/rollout_is_mean", mean(sums.rho));
-  // (sum of weights)^2 / (tokens x sum of squares): 1 when all weigh the same.
-  metrics.emplace_back("rollout_corr/rollout_is_eff_sample_size",
-                       share_of(sums.rho * sums.rho, sums.tokens * sums.rho_squared));
+// Mismatch over the first pass of the step's samples.
+void append_mismatch_metrics(Metrics& metrics, const StepFigures& first_pass) {
+  metrics.emplace_back("sampling/sampling_logp_difference/mean", first_pass["sampling_difference"]);
+  metrics.emplace_back("sampling/sampling_logp_difference/max",
+                       first_pass["sampling_difference_max"]);
+  metrics.emplace_back("token_mult_prob_error", first_pass["mult_prob_error"]);
+  metrics.emplace_back("rollout_corr/kl", first_pass["rollout_kl"]);
+  metrics.emplace_back("rollout_corr/k3_kl", first_pass["rollout_k3"]);
+  metrics.emplace_back("rollout_corr/chi2_token", first_pass["rho_squared"] - 1.0);
+}
+
+// Importance weights: those that are applied, or without a correction the raw ratios.
+void append_weight_metrics(Metrics& metrics, const CorrectionResult& correction,
+                           const StepFigures& first_pass) {
+  const double raw = first_pass["rho"];
+  const bool corrected = !correction.weight.empty();
+  const CorrectionStatistics& s = correction.statistics;
+  metrics.emplace_back("rollout_corr/rollout_is_mean", corrected ? s.rollout_is_mean : raw);
+  // (mean weight)^2 / mean squared weight: 1 when all weigh the same.
+  metrics.emplace_back(
+      "rollout_corr/rollout_is_eff_sample_size",
+      corrected ? s.rollout_is_eff_sample_size : share_of(raw * raw, first_pass["rho_squared"]));
 }
 
 // Metrics that only a correction computes. The token metrics above do not need one.
@@ -188,11 +198,13 @@ std::optional<EvaluationResult> evaluation_of(const Metrics& metrics, const std:
 }
 
 Metrics update_metrics(const std::vector<UpdateResult>& updates) {
+  const StepFigures figures = merged_figures(updates);
   Metrics metrics{
-      {"loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.loss; })},
-      {"policy_loss", mean_over(updates, [](const UpdateResult& u) { return u.sums.policy_loss; })},
-      {"kl", token_mean(updates, &LossSums::kl)},
-      {"entropy", token_mean(updates, &LossSums::entropy)},
+      {"loss", mean_over(updates, [](const UpdateResult& u) { return u.figures["loss"]; })},
+      {"policy_loss",
+       mean_over(updates, [](const UpdateResult& u) { return u.figures["policy_loss"]; })},
+      {"kl", figures["kl"]},
+      {"entropy", figures["entropy"]},
       {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
   if (!updates.empty()) {
     metrics.emplace_back("learning_rate", updates.back().learning_rate);
@@ -214,23 +226,28 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
   append_reward_metrics(metrics, rollouts, batch.rewards, advantages, config);
   append_advantage_metrics(metrics, advantages.advantage);
   if (!updates.policy.empty()) {
-    metrics.emplace_back("clip_ratio/low_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_low));
-    metrics.emplace_back("clip_ratio/high_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_high));
-    metrics.emplace_back("clip_ratio/region_mean",
-                         token_mean(updates.policy, &LossSums::ratio_clipped_low) +
-                             token_mean(updates.policy, &LossSums::ratio_clipped_high));
-    metrics.emplace_back("actor/ppo_kl", token_mean(updates.policy, &LossSums::old_kl));
-    append_mismatch_metrics(metrics, updates.policy.front());
+    const StepFigures figures = merged_figures(updates.policy);
+    const double low = figures["clipped_low"], high = figures["clipped_high"];
+    metrics.emplace_back("clip_ratio/low_mean", low);
+    metrics.emplace_back("clip_ratio/high_mean", high);
+    metrics.emplace_back("clip_ratio/region_mean", low + high);
+    metrics.emplace_back("actor/ppo_kl", figures["old_kl"]);
+    if (chooses_by_covariance(algorithm.loss)) {
+      metrics.emplace_back("clip_ratio/covariance", figures["chosen"]);
+    }
+    const auto passes = static_cast<std::size_t>(config.train.num_mini_batches);
+    const StepFigures first_pass =
+        merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), passes)));
+    append_mismatch_metrics(metrics, first_pass);
+    append_weight_metrics(metrics, updates.correction, first_pass);
     std::ranges::copy(route_metrics(updates.policy), std::back_inserter(metrics));
   }
   append_correction_metrics(metrics, updates.correction);
   if (algorithm.correction.opsm_delta > 0) {
-    metrics.emplace_back("opsm_clipfrac", token_mean(updates.policy, &LossSums::opsm_masked));
+    metrics.emplace_back("opsm_clipfrac", merged_figures(updates.policy)["opsm_masked"]);
   }
   if (algorithm.kl_coef > 0) {
-    metrics.emplace_back("actor/kl_coef", state.kl_coef);
+    metrics.emplace_back("actor/kl_coef", updates.kl_coef);
   }
   if (algorithm.kl_coef > 0 && algorithm.kl_in != KlIn::kLoss) {
     metrics.emplace_back("critic/kl", advantages.kl);

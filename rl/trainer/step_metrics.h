@@ -19,9 +19,13 @@ namespace ringside::rl {
 
 // All metrics of one step. Losses and gradient norms are means over the step's optimizer steps; KL,
 // entropy and the other token statistics are means over their loss tokens; then follow statistics
-// of the rollouts. If only the critic was updated, the policy's metrics are left out. `state`: at
-// the end of the step, before its version is incremented; staleness is counted against that
-// version.
+// of the rollouts. The mismatch of trainer and sampler (sampling/, token_mult_prob_error,
+// rollout_corr/) is of all the step's samples, under the old policy's log-probs, and with
+// old_logprobs rollout under those of the policy that each mini-batch of the first pass meets.
+// rollout_is_mean and rollout_is_eff_sample_size are of the weights that are applied, without a
+// correction of the raw ratios. actor/kl_coef is the coefficient that the step used. If only the
+// critic was updated, the policy's metrics are left out. `state`: at the end of the step, before
+// its version is incremented; staleness is counted against that version.
 Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
                         const StepAdvantages& advantages, const StepUpdates& updates,
                         const TrainingState& state, const Config& config);

@@ -262,8 +262,8 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
     UpdateResult result =
         update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
     result.learning_rate = size.learning_rate;
-    if (!std::isfinite(result.sums.loss)) {
-      throw engine::Diverged("the loss is " + std::to_string(result.sums.loss));
+    if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
+      throw engine::Diverged("the loss is " + std::to_string(of_all));
     }
     ++state_.optimizer_step;
     return result;

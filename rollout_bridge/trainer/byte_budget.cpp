@@ -44,7 +44,7 @@ int64_t ByteBudget::raise(const std::string& worker) {
   const int64_t to = raised(promise);
   promised_ += to - promise;
   promise = to;
-  note_peak();
+  update_peak();
   return window(worker);
 }
 
@@ -79,11 +79,11 @@ bool ByteBudget::fits(int64_t bytes) const {
 
 void ByteBudget::enqueue(int64_t bytes) {
   queued_ += bytes;
-  note_peak();
+  update_peak();
 }
 
 void ByteBudget::dequeue(int64_t bytes) { queued_ -= bytes; }
 
-void ByteBudget::note_peak() { peak_ = std::max(peak_, queued_ + promised_); }
+void ByteBudget::update_peak() { peak_ = std::max(peak_, queued_ + promised_); }
 
 }  // namespace ringside::bridge

@@ -52,7 +52,7 @@ class ByteBudget {
  private:
   int64_t share() const;
   int64_t raised(int64_t promise) const;
-  void note_peak();
+  void update_peak();
 
   int64_t total_;
   int64_t largest_window_;

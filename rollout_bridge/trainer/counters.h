@@ -46,7 +46,7 @@ struct BridgeCounters {
   uint64_t journal_refused = 0;  // rollouts answered BUSY because the journal had no room
   uint64_t ready_workers = 0;    // not a count: sessions that take work now
   // Sizes, not counts: current or peak bytes, as on the wire.
-  uint64_t queued_bytes = 0;                      // rollouts that the owner has not looked for yet
+  uint64_t queued_bytes = 0;                      // uncollected rollouts
   uint64_t promised_bytes = 0;                    // sum of the workers' windows
   uint64_t peak_bytes = 0;                        // peak of queued + promised
   uint64_t journal_bytes = 0;                     // size of the journal file

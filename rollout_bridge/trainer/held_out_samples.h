@@ -2,8 +2,8 @@
 //
 // The group with id first + i holds the samples of held-out prompt i. Ids rise over all evaluations
 // of a trainer start, so a late rollout of an earlier evaluation is recognised. WorkDivision knows
-// which worker makes which sample; this class owns what came of them. Nothing here is journalled or
-// trained on.
+// which worker makes which sample; this class stores the returned samples. Nothing here is
+// journalled or trained on.
 //
 // Thread safety: none.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace ringside::bridge {
 
-// What came of one sample.
+// Result of one sample.
 struct HeldOutSample {
   int64_t prompt = -1;                                       // number of the held-out prompt
   std::vector<std::pair<std::string, double>> rewards = {};  // empty: it failed at every attempt
@@ -45,7 +45,7 @@ class HeldOutSamples {
   // evaluation's; kUnknownGroup for a group that no evaluation has had; kInvalidField for another
   // group_size; kNotGranted for a sample that was granted to other workers only.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker) const;
-  // Keeps what came of a rollout that judge() called kNew.
+  // Stores the result of a rollout that judge() called kNew.
   void deliver(const Rollout& rollout);
   // Counts the attempt of a rollout that judge() called kRetry and grants its sample again, if
   // `worker` holds it.

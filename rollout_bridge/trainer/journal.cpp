@@ -101,7 +101,7 @@ void Journal::replay() {
   const uint64_t size = file_->size();
   uint64_t at = sizeof kMagic;
   std::vector<std::byte> payload;
-  std::vector<Rollout> live;
+  std::vector<Replayed> live;
   while (size - at >= sizeof(RecordHead)) {
     RecordHead head{};
     file_->read_at(at, std::as_writable_bytes(std::span(&head, 1)));
@@ -125,12 +125,15 @@ void Journal::replay() {
   truncated_bytes_ = size - at;
   if (truncated_bytes_ > 0) file_->truncate(at);
   file_bytes_ = at;
-  std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
-  replayed_ = std::move(live);
+  std::erase_if(live, [&](const Replayed& r) { return consumed_.contains(r.rollout.group_id); });
+  for (Replayed& r : live) {
+    replayed_at_.emplace_back(r.rollout.group_id, r.extent);
+    replayed_.push_back(std::move(r.rollout));
+  }
 }
 
 void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
-                            std::vector<Rollout>& live) {
+                            std::vector<Replayed>& live) {
   if (kind == Kind::kRun) {
     const std::string run_id(reinterpret_cast<const char*>(payload.data()), payload.size());
     if (run_id != options_.run_id) {
@@ -157,12 +160,12 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   }
   // Rollouts journalled before this record are dropped, even when the group is reopened later.
   if (kind == Kind::kConsumed) {
-    std::erase_if(live, [&](const Rollout& r) { return consumed_.contains(r.group_id); });
+    std::erase_if(live, [&](const Replayed& r) { return consumed_.contains(r.rollout.group_id); });
   }
 }
 
 void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
-                             std::vector<Rollout>& live) {
+                             std::vector<Replayed>& live) {
   auto rollout = read_rollout(payload);
   if (!rollout) {
     if (unreadable_++ == 0) first_unreadable_ = rollout.error().detail;
@@ -170,7 +173,7 @@ void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
     return;
   }
   live_[rollout.value().group_id].push_back(extent);
-  live.push_back(std::move(rollout).value());
+  live.push_back({std::move(rollout).value(), extent});
 }
 
 Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
@@ -197,6 +200,18 @@ void Journal::replay_consumed(int64_t begin, int64_t end) {
 }
 
 std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
+
+void Journal::drop_replayed(std::span<const std::size_t> places) {
+  for (const std::size_t place : places) {
+    const auto& [group_id, gone] = replayed_at_.at(place);
+    std::vector<Extent>& extents = live_.at(group_id);
+    std::erase_if(extents, [at = gone.offset](const Extent& e) { return e.offset == at; });
+    if (extents.empty()) live_.erase(group_id);
+    dead_bytes_ += gone.bytes;
+  }
+  replayed_at_.clear();
+}
+
 Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
   if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
   if (Status s = write_deferred(); !s) return s;  // a reopening must precede the group's rollouts

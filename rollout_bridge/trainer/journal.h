@@ -51,6 +51,10 @@ class Journal {
 
   // Replayed rollouts that are not consumed, in file order. Empty at the second call.
   std::vector<Rollout> take_replayed();
+  // Frees the room of replayed rollouts that no start can use any more, by their places in
+  // take_replayed(). Call it once, before append() and consume(). Nothing is written: a start that
+  // finds them again drops them again.
+  void drop_replayed(std::span<const std::size_t> places);
   uint64_t truncated_bytes() const { return truncated_bytes_; }
   // Describes intact records that cannot be read as rollouts, as another version of the program may
   // have written them. They are skipped. "" when there are none; otherwise their number and the
@@ -86,13 +90,17 @@ class Journal {
     uint64_t offset;
     uint64_t bytes;
   };
+  struct Replayed {
+    Rollout rollout;
+    Extent extent;
+  };
 
   void begin();
   void replay();
   void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
-                     std::vector<Rollout>& live);
+                     std::vector<Replayed>& live);
   void replay_rollout(std::span<const std::byte> payload, Extent extent,
-                      std::vector<Rollout>& live);
+                      std::vector<Replayed>& live);
   Result<Rollout> read_rollout(std::span<const std::byte> payload) const;
   void replay_consumed(int64_t begin, int64_t end);
   Status write_record(Kind kind, std::span<const std::byte> payload);
@@ -113,6 +121,7 @@ class Journal {
   IdSet granted_;
   std::map<int64_t, std::vector<Extent>> live_;  // records of each group, header included
   std::vector<Rollout> replayed_;
+  std::vector<std::pair<int64_t, Extent>> replayed_at_;         // group and record of each
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records waiting for room
   bool unsynced_ = false;
   std::chrono::steady_clock::time_point last_sync_{};

@@ -18,24 +18,34 @@ void count_refusal(Session& session, const Error& error) {
 }  // namespace
 
 // The journal may be from another recipe or an older version, so rollouts that would be refused now
-// are dropped. Rollouts of weights that no longer exist stay in the file until their group is
-// consumed, and are skipped at every start.
+// are dropped. So are rollouts of weights that no longer exist: a journal with a limit would be
+// full of them after some restarts, and take nothing more.
 void RolloutDesk::replay_journal() {
   int64_t not_taken = 0;
   std::vector<Error> refused;
-  for (Rollout& rollout : parts_.journal.take_replayed()) {
-    const Status replayed = replay(std::move(rollout), not_taken);
+  std::vector<std::size_t> dropped;
+  std::vector<int64_t> over;
+  std::vector<Rollout> rollouts = parts_.journal.take_replayed();
+  for (std::size_t i = 0; i < rollouts.size(); ++i) {
+    const int64_t group_id = rollouts[i].group_id;
+    const auto replayed = replay(std::move(rollouts[i]));
     if (!replayed) refused.push_back(replayed.error());
+    if (replayed && replayed.value() == Replayed::kNotTaken) ++not_taken;
+    const bool is_over = replayed ? replayed.value() == Replayed::kOver
+                                  : replayed.error().reason == Reason::kUnknownGroup;
+    if (is_over) over.push_back(group_id);
+    if (!replayed || replayed.value() != Replayed::kDelivered) dropped.push_back(i);
   }
+  parts_.journal.drop_replayed(dropped);
+  parts_.journal.consume(over);
   report_dropped(refused);
   if (!arrivals_.empty()) {
     parts_.events.add("", std::to_string(arrivals_.size()) + " rollouts taken from the journal");
   }
   if (not_taken > 0) {
-    parts_.events.add(
-        "", std::to_string(not_taken) +
-                " rollouts of the journal not taken: their weights were lost with a restart, or "
-                "others of their group came first");
+    parts_.events.add("", std::to_string(not_taken) +
+                              " rollouts of the journal not taken: their weights were lost with a "
+                              "restart, or others of their group came first");
   }
   if (const std::string unreadable = parts_.journal.unreadable(); !unreadable.empty()) {
     parts_.events.add("", unreadable);
@@ -46,36 +56,29 @@ void RolloutDesk::replay_journal() {
   }
 }
 
-// Delivers a rollout of the journal, or counts why it is of no use.
+// Delivers a rollout of the journal, or says why it is of no use.
 // Errors: those of the checks that a worker's rollout has to pass, too.
-Status RolloutDesk::replay(Rollout rollout, int64_t& not_taken) {
-  GroupCounters& dropped = parts_.counters.groups;
-  const int64_t group_id = rollout.group_id;
-  if (parts_.ledger.is_over(group_id)) {
-    ++dropped.replayed_out_of_steps;
-    parts_.journal.consume(std::span(&group_id, 1));
-    return Success{};
+Result<RolloutDesk::Replayed> RolloutDesk::replay(Rollout rollout) {
+  GroupCounters& counters = parts_.counters.groups;
+  if (parts_.ledger.is_over(rollout.group_id)) {
+    ++counters.replayed_out_of_steps;
+    return Replayed::kOver;
   }
   if (!check_weights_of(rollout)) {
-    ++not_taken;
-    ++dropped.replayed_stale;
-    return Success{};
+    ++counters.replayed_stale;
+    return Replayed::kNotTaken;
   }
   const auto verdict = parts_.ledger.judge(rollout, "", Origin::kJournal);
   if (!verdict) {
     const bool is_unknown = verdict.error().reason == Reason::kUnknownGroup;
-    ++(is_unknown ? dropped.replayed_out_of_steps : dropped.replayed_stale);
-    if (is_unknown) parts_.journal.consume(std::span(&group_id, 1));
+    ++(is_unknown ? counters.replayed_out_of_steps : counters.replayed_stale);
     return verdict.error();
   }
-  if (verdict.value() == Verdict::kDuplicate) {
-    ++not_taken;
-    return Success{};
-  }
-  if (Status s = admit(rollout); !s) return s;
+  if (verdict.value() == Verdict::kDuplicate) return Replayed::kNotTaken;
+  if (Status s = admit(rollout); !s) return s.error();
   const uint64_t bytes = wire_bytes(rollout);
   open_groups(deliver(std::move(rollout), bytes));
-  return Success{};
+  return Replayed::kDelivered;
 }
 
 // Reports one event a reason, because a journal may hold thousands of refused rollouts.

@@ -50,6 +50,10 @@ class RolloutDesk {
     int64_t bytes = 0;
   };
 
+  // What became of a rollout of the journal. kOver: its step or group is over. kNotTaken: its
+  // weights are lost, or others of its group came first.
+  enum class Replayed { kDelivered, kOver, kNotTaken };
+
   AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
   AckBody receive_held_out(Session& session, const Rollout& rollout);
   AckBody requeued(Session& session, const Rollout& rollout);
@@ -60,7 +64,7 @@ class RolloutDesk {
   Status admit(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
   bool journalled(int64_t group_id, const Message& message);
-  Status replay(Rollout rollout, int64_t& not_taken);
+  Result<Replayed> replay(Rollout rollout);
   void report_dropped(const std::vector<Error>& refused);
   std::vector<GroupGrant> deliver(Rollout rollout, uint64_t bytes);
   void drop_arrivals();

@@ -52,8 +52,8 @@ const TrainerOptions& checked(const TrainerOptions& o) {
   return o;
 }
 
-std::unique_ptr<ZapAuthenticator> make_gate(zmq::context_t& context,
-                                            const std::optional<CurveServer>& curve) {
+std::unique_ptr<ZapAuthenticator> make_authenticator(zmq::context_t& context,
+                                                     const std::optional<CurveServer>& curve) {
   return curve ? std::make_unique<ZapAuthenticator>(context, *curve) : nullptr;
 }
 
@@ -62,11 +62,11 @@ std::unique_ptr<ZapAuthenticator> make_gate(zmq::context_t& context,
 struct TrainerEndpoint::Impl {
   explicit Impl(const TrainerOptions& o)
       : options(checked(o)),
-        gate(make_gate(context, o.curve)),
-        wire(context, o.weights_address, o.run_id, o.trainer_term, o.limits, gate.get()),
+        authenticator(make_authenticator(context, o.curve)),
+        wire(context, o.weights_address, o.run_id, o.trainer_term, o.limits, authenticator.get()),
         state(o, wire.address()),
         router(bind_router(context, o.rollout_address,
-                           {.max_frame_bytes = o.limits.max_frame_bytes}, gate.get())),
+                           {.max_frame_bytes = o.limits.max_frame_bytes}, authenticator.get())),
         address(bound_address(router)),
         thread([this](const std::stop_token& stop) { loop(stop); }) {}
 
@@ -99,7 +99,7 @@ struct TrainerEndpoint::Impl {
     }
     {
       const std::lock_guard lock(mutex);
-      if (gate) state.on_denials(gate->drain_denials());
+      if (authenticator) state.on_denials(authenticator->drain_denials());
       state.tick(Clock::now());
       flush();
     }
@@ -134,7 +134,7 @@ struct TrainerEndpoint::Impl {
   void check() {  // called under the mutex
     if (failure) std::rethrow_exception(failure);
     wire.check();
-    if (gate) gate->check();
+    if (authenticator) authenticator->check();
   }
 
   // Runs `action` on the state under the mutex, then wakes the thread to send the resulting
@@ -168,9 +168,10 @@ struct TrainerEndpoint::Impl {
   TrainerOptions options;
   zmq::context_t context;
   Waker waker;
-  std::mutex mutex;                        // guards state, failure, messages, closed
-  std::condition_variable changed;         // after every round
-  std::unique_ptr<ZapAuthenticator> gate;  // null: no CURVE; outlives the sockets it guards
+  std::mutex mutex;                 // guards state, failure, messages, closed
+  std::condition_variable changed;  // after every round
+  std::unique_ptr<ZapAuthenticator>
+      authenticator;  // null: no CURVE; outlives the sockets it guards
   WeightServer wire;
   SharedSender shared;
   TrainerState state;
@@ -278,7 +279,7 @@ BridgeCounters TrainerEndpoint::counters() const {
     counters.weight_requests = impl_->wire.requests();
     counters.weight_rejected = impl_->wire.rejected();
     counters.messages = impl_->messages;
-    if (impl_->gate) counters.denied = impl_->gate->denied();
+    if (impl_->authenticator) counters.denied = impl_->authenticator->denied();
     return counters;
   });
 }

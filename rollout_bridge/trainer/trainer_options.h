@@ -46,9 +46,9 @@ struct TrainerOptions {
   std::chrono::milliseconds assignment_timeout{
       600000};               // then a sample is reassigned, see PROTOCOL.md
   int32_t max_attempts = 3;  // attempts at a sample that comes back aborted or failed
-  // Limits of what arrives while the owner does not look for it: rollouts granted or arrived, and
-  // bytes arrived or promised to workers (see byte_budget.h). take() counts them from 0 again,
-  // because a step that is waited for must become whole whatever its size.
+  // Limits on uncollected rollouts: rollouts granted or arrived, and bytes arrived or promised to
+  // workers (see byte_budget.h). take() counts them from 0 again, because a step that is waited for
+  // must become whole whatever its size.
   int64_t max_queued_rollouts = 4096;
   uint64_t max_queued_bytes = uint64_t{4} << 30;
   std::size_t max_workers = 256;

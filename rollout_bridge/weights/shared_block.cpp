@@ -101,12 +101,12 @@ class SharedBlocks::FreeList {
   std::vector<std::unique_ptr<SharedBlock>> idle_;
 };
 
-SharedBlocks::SharedBlocks() : shelf_(std::make_shared<FreeList>()) {}
+SharedBlocks::SharedBlocks() : free_list_(std::make_shared<FreeList>()) {}
 
 std::shared_ptr<SharedBlock> SharedBlocks::take(std::size_t bytes) {
-  auto block = shelf_->take(bytes);
+  auto block = free_list_->take(bytes);
   if (!block) block = std::make_unique<SharedBlock>(bytes);
-  return {block.release(), [weak = std::weak_ptr(shelf_)](SharedBlock* released) {
+  return {block.release(), [weak = std::weak_ptr(free_list_)](SharedBlock* released) {
             std::unique_ptr<SharedBlock> owned(released);
             if (const auto shelf = weak.lock()) shelf->reopen(std::move(owned));
           }};

@@ -63,7 +63,7 @@ class SharedBlocks {
 
  private:
   class FreeList;
-  std::shared_ptr<FreeList> shelf_;
+  std::shared_ptr<FreeList> free_list_;
 };
 
 // Read-only mapping of another process's block.

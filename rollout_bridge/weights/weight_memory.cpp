@@ -87,7 +87,7 @@ class WeightMemory::FreeList {
   uint64_t limit_ = 0;
 };
 
-WeightMemory::WeightMemory() : shelf_(std::make_shared<FreeList>()) {}
+WeightMemory::WeightMemory() : free_list_(std::make_shared<FreeList>()) {}
 
 std::size_t WeightMemory::capacity(std::size_t bytes) {
   const std::size_t unit = bytes < kHugePage ? kAlignment : kHugePage;
@@ -96,14 +96,14 @@ std::size_t WeightMemory::capacity(std::size_t bytes) {
 
 std::shared_ptr<std::byte[]> WeightMemory::take(std::size_t bytes) {
   const std::size_t taken = capacity(bytes);
-  const auto release = [weak = std::weak_ptr(shelf_), taken](std::byte* memory) {
+  const auto release = [weak = std::weak_ptr(free_list_), taken](std::byte* memory) {
     if (const auto shelf = weak.lock()) return shelf->reopen(memory, taken);
     std::free(memory);  // the pool is gone
   };
-  return {shelf_->take(taken), release};
+  return {free_list_->take(taken), release};
 }
 
-void WeightMemory::keep(uint64_t bytes) { shelf_->keep(bytes); }
-uint64_t WeightMemory::kept() const { return shelf_->kept(); }
+void WeightMemory::keep(uint64_t bytes) { free_list_->keep(bytes); }
+uint64_t WeightMemory::kept() const { return free_list_->kept(); }
 
 }  // namespace ringside::bridge

@@ -31,7 +31,7 @@ class WeightMemory {
 
  private:
   class FreeList;
-  std::shared_ptr<FreeList> shelf_;
+  std::shared_ptr<FreeList> free_list_;
 };
 
 }  // namespace ringside::bridge

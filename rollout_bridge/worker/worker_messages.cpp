@@ -16,7 +16,7 @@ void WorkerState::on_message(const Result<Message>& received, Clock::time_point 
     return disconnect("trainer sent what cannot be read: " + received.error().detail, now);
   }
   const Message& message = received.value();
-  session_.heard(now);
+  session_.touch(now);
   const MessageType type = message.header().type;
   if (type == MessageType::kError) return on_error(message, now);
   if (type == MessageType::kBye) return session_.end();  // the answer to this worker's BYE

@@ -86,7 +86,7 @@ class WorkerSession {
   ReconnectTimer& reconnects() { return reconnects_; }
 
   // A message arrived; it shows that the trainer is there.
-  void heard(Clock::time_point now) { last_message_ = now; }
+  void touch(Clock::time_point now) { last_message_ = now; }
   // Counts a numbered message. Returns why the session is broken when another number was due.
   std::optional<std::string> count(uint64_t seq);
   // Why the session is over when the trainer was silent for too long.

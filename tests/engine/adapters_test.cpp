@@ -211,10 +211,12 @@ TEST_CASE("merged weights act as base and adapters do") {
 
 TEST_CASE("a whole copy has the adapters merged, above a quantised base too") {
   for (const bool quantised : {false, true}) {
-    Decoder decoder = test::random_decoder(model_config(false), at::kDouble, 3, 0.4);
+    WeightStorage storage;
     if (quantised) {
-      decoder.quantise(QuantisedFormat::kNf4);
+      storage.projections = QuantisedFormat::kNf4;
     }
+    Decoder decoder =
+        test::stored_as(test::random_decoder(model_config(false), at::kDouble, 3, 0.4), storage);
     decoder.add_adapters({2, 4.0, adapter_targets()}).init_random(1);
     const at::NoGradGuard no_grad;
     decoder.adapters()->unit().flat().normal_(0.0, 0.3);

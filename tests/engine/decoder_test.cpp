@@ -2,6 +2,9 @@
 // when packed, grouped heads, and activation checkpointing that loses or doubles a gradient.
 #include "engine/models/decoder.h"
 
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -95,6 +98,22 @@ void check_gradients_by_finite_differences(const ModelConfig& config) {
       }
     }
   }
+}
+
+TEST_CASE("random weights drawn in pieces are those of one draw") {
+  ModelConfig config = test::tiny_config(/*vocab_size=*/200003);  // about 3.2 million elements
+  config.num_hidden_layers = 1;
+  const Decoder decoder = test::random_decoder(config, at::kDouble, 11, 0.02);
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(11);
+  const at::Tensor embedding =
+      at::normal(0.0, 0.02, {200003, config.hidden_size}, generator, at::kDouble);
+  REQUIRE(embedding.numel() > 2 << 20);
+  CHECK(at::equal(decoder.units()[0]->view(0), embedding));
+  // The generator goes on as after one draw.
+  const at::Tensor next =
+      at::normal(0.0, 0.02, decoder.units()[1]->specs()[1].shape, generator, at::kDouble);
+  CHECK(decoder.units()[1]->specs()[1].shape.size() == 2);
+  CHECK(at::equal(decoder.units()[1]->view(1), next));
 }
 
 TEST_CASE("every parameter's gradient equals finite differences") {

@@ -1,6 +1,6 @@
 // Guards the hand-written backward passes (RMSNorm, RoPE, SwiGLU) against finite differences, their
 // forwards against the textbook formula, and empty inputs, which every starving rank feeds them.
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 #include "engine/nn/qk_norm_rope.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/rope.h"

@@ -142,7 +142,7 @@ struct Pass {
 };
 
 // Tokens [begin, begin + n) of the inputs over the ranks of `group`; the rank has experts `mine`.
-Pass run_pass(const Inputs& in, int64_t begin, int64_t n, sp::Range mine, const ExpertGroup& group,
+Pass run_pass(const Inputs& in, int64_t begin, int64_t n, sp::Range mine, const ExpertPass& experts,
               bool one_expert) {
   const auto leaf = [](const at::Tensor& part) {
     return part.detach().clone().set_requires_grad(true);
@@ -156,7 +156,7 @@ Pass run_pass(const Inputs& in, int64_t begin, int64_t n, sp::Range mine, const 
     routes.expert_sK = at::full_like(routes.expert_sK, 3);
   }
   const at::Tensor out =
-      apply_experts(x, routes, kExperts, group, [&](const at::Tensor& rows, const auto& counts) {
+      apply_experts(x, routes, kExperts, experts, [&](const at::Tensor& rows, const auto& counts) {
         return swiglu_experts(rows, counts, gate_up, down);
       });
   const at::Tensor weight =
@@ -190,9 +190,11 @@ TEST_CASE("experts of several ranks compute what one rank computes") {
             const auto& comm = groups.tensors(sp::axes::kExpert);
             const sp::Range mine = sp::even_part(kExperts, ranks, comm->rank());
             const sp::Range tokens = tokens_of(mesh.rank(), ranks);
-            std::vector<double> load(kExperts);
-            const Pass pass =
-                run_pass(in, tokens.begin, tokens.size(), mine, {comm, nullptr, &load}, one_expert);
+            ExpertLoad loads(1, std::vector<double>(kExperts));
+            ExpertNotes notes{.load = &loads};
+            const Pass pass = run_pass(in, tokens.begin, tokens.size(), mine,
+                                       {comm, nullptr, &notes}, one_expert);
+            const std::vector<double>& load = loads.front();
             const auto equal = [&](const char* what, const at::Tensor& a, const at::Tensor& b) {
               TORCH_CHECK(a.sizes() == b.sizes() &&
                               (a.numel() == 0 || (a - b).abs().max().item<double>() < 1e-13),
@@ -229,17 +231,18 @@ TEST_CASE("the second run of a recomputed layer uses the row counts of the first
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         const auto& comm = groups.tensors(sp::axes::kExpert);
         const auto kept = std::make_shared<sp::KeptResults>();
-        std::vector<double> load(kExperts);
-        const ExpertGroup group{comm, kept, &load};
+        ExpertLoad load(1, std::vector<double>(kExperts));
+        ExpertNotes notes{.load = &load};
+        const ExpertPass experts{comm, kept, &notes};
         const sp::Range mine = sp::even_part(kExperts, 2, comm->rank());
         const sp::Range tokens = tokens_of(mesh.rank(), 2);
-        const Pass first = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
+        const Pass first = run_pass(in, tokens.begin, tokens.size(), mine, experts, false);
         const int64_t counts_bytes = comm->sent_bytes().at("expert_counts");
-        const std::vector<double> load_before = load;
+        const ExpertLoad load_before = load;
         kept->restore(kept->release());
-        const Pass second = run_pass(in, tokens.begin, tokens.size(), mine, group, false);
+        const Pass second = run_pass(in, tokens.begin, tokens.size(), mine, experts, false);
         TORCH_CHECK(comm->sent_bytes().at("expert_counts") == counts_bytes, "counts sent again");
-        TORCH_CHECK(load == load_before, "rows counted twice: ", load);
+        TORCH_CHECK(load == load_before, "rows counted twice: ", load.front());
         TORCH_CHECK(second.out.equal(first.out) && second.d_gate_up.equal(first.d_gate_up));
       },
       std::chrono::seconds(30), {sp::axes::kExpert});

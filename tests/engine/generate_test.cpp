@@ -81,8 +81,8 @@ TEST_CASE("recorded routes are those of the finished sequence, without its last 
           "[routes]") {
   ModelConfig config = test::tiny_config(13);
   config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
-  config.blocks = {{.channel_mixer = ChannelMixer::kMlp},
-                   {.channel_mixer = ChannelMixer::kExperts}};
+  config.blocks = {{.channel_mixer = ChannelMixerKind::kMlp},
+                   {.channel_mixer = ChannelMixerKind::kExperts}};
   const Decoder decoder = test::random_decoder(config, at::kDouble, 9, 0.35);
   const auto check = [&](const std::vector<Completion>& completions) {
     for (std::size_t i = 0; i < kPrompts.size(); ++i) {
@@ -92,8 +92,8 @@ TEST_CASE("recorded routes are those of the finished sequence, without its last 
       const auto n = static_cast<int64_t>(all.size());
       LocalAttention attention({n});
       const at::NoGradGuard no_grad;
-      ForwardRoutes routes{.records = true};
-      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, {&routes});
+      ExpertNotes routes{.records = true};
+      decoder.forward(at::tensor(all, at::kLong), at::arange(n, at::kLong), attention, &routes);
       REQUIRE(completions[i].routes_sLK.sizes() == at::IntArrayRef({n, 1, 2}));
       // Another order of sums may swap two experts of a token.
       CHECK(std::get<0>(completions[i].routes_sLK.sort(2))

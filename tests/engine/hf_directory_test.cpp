@@ -269,14 +269,13 @@ TEST_CASE(
   pack_projections(tensors);
   write_safetensors(file, tensors);
   CHECK(check_weight_headers(dir.path(), small_config(false)).empty());
-  Decoder loaded = load_decoder(dir.path(), at::kFloat);
-  Decoder quantised = random_decoder(false);
-  quantised.quantise(QuantisedFormat::kNf4);
+  const Decoder loaded = load_decoder(dir.path(), at::kFloat);
+  const WeightStorage nf4{.projections = QuantisedFormat::kNf4};
+  const Decoder quantised = test::stored_as(random_decoder(false), nf4);
   for (std::size_t u = 0; u < quantised.units().size(); ++u) {
     CHECK(at::equal(loaded.effective_values(u), quantised.effective_values(u)));
   }
-  loaded.quantise(QuantisedFormat::kNf4);
-  CHECK(at::equal(loaded.effective_values(1), quantised.effective_values(1)));
+  CHECK(at::equal(test::stored_as(loaded, nf4).effective_values(1), quantised.effective_values(1)));
 }
 
 at::Tensor bytes_of(const std::string& text) {

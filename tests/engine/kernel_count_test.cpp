@@ -7,7 +7,7 @@
 
 #include <iostream>
 
-#include "engine/models/decoder_layer.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/nn/token_scores.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_model.h"
@@ -45,7 +45,8 @@ void print(const char* what, const test::KernelCount& count) {
 
 // Kernels of one layer as the decoder runs it: weights from the flat buffer, and its gradient.
 Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
-  ParamUnit unit("layer", decoder_layer_specs(config, 0), dtype);
+  const DecoderLayer layer(config, 0);
+  ParamUnit unit("layer", layer.specs(), dtype);
   {
     const at::NoGradGuard no_grad;
     unit.flat().copy_(at::randn(unit.flat().sizes()).mul_(0.1));
@@ -58,8 +59,8 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
   Counts counts;
   {
     const test::KernelCount count;
-    out = decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden,
-                        {rope, attention});
+    const auto weights = layer.weights_of(unit.materialize(layer.shapes(dtype)));
+    out = layer.forward(hidden, {weights, {rope}, attention});
     counts.forward = count.total();
     print("layer forward", count);
   }

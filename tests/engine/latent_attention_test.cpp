@@ -1,5 +1,5 @@
 // Latent attention against a plain implementation that turns each pair of components by itself.
-#include "engine/models/latent_attention.h"
+#include "engine/layers/latent_attention.h"
 
 #include <ATen/ATen.h>
 
@@ -54,12 +54,12 @@ std::vector<Case> cases() {
 }
 
 // Leaves of a layer's latent attention, drawn at random; norms around 1.
-LayerWeights random_weights(const ModelConfig& config) {
-  LayerWeights weights;
-  for (const LayerPart& part : latent_attention_parts(config)) {
-    const at::Tensor noise = 0.5 * at::randn(part.shape, at::kDouble);
-    const bool is_norm = part.params[0].name.find("norm") != std::string::npos;
-    weights.*part.target = Weight((is_norm ? noise + 1 : noise).set_requires_grad(true));
+std::vector<Weight> random_weights(const ParamTable& table) {
+  std::vector<Weight> weights;
+  for (const WeightSpec& spec : table.weights()) {
+    const at::Tensor noise = 0.5 * at::randn(spec.shape, at::kDouble);
+    const bool is_norm = spec.params[0].name.find("norm") != std::string::npos;
+    weights.emplace_back((is_norm ? noise + 1 : noise).set_requires_grad(true));
   }
   return weights;
 }
@@ -109,17 +109,24 @@ double plain_scale(const ModelConfig& config) {
 }
 
 // One head after another, with scores as a matrix.
-at::Tensor plain_attention(const ModelConfig& config, const LayerWeights& w, const at::Tensor& x,
+at::Tensor plain_attention(const ModelConfig& config, const ParamTable& table,
+                           const std::vector<Weight>& weights, const at::Tensor& x,
                            const RopeTables& rope) {
+  const auto w = [&](const std::string& name) { return weights[table.slot("self_attn." + name)]; };
+  const auto bias = [&](const std::string& module) {
+    return config.latent.bias ? w(module + ".bias") : Weight();
+  };
   const LatentAttentionConfig& latent = config.latent;
   const int64_t n = latent.nope_dim, r = latent.rope_dim, v = latent.value_dim;
-  const at::Tensor q_in = w.q_a_weight.defined()
-                              ? plain_norm(plain_linear(x, w.q_a_weight, w.q_a_bias), w.q_a_norm)
+  const bool has_latent = latent.q_rank > 0;
+  const at::Tensor q_in = has_latent
+                              ? plain_norm(plain_linear(x, w("q_a_proj.weight"), bias("q_a_proj")),
+                                           w("q_a_layernorm.weight"))
                               : x;
-  const at::Tensor q = q_in.mm(w.q_b_weight.value.t());
-  const at::Tensor a = plain_linear(x, w.kv_a_weight, w.kv_a_bias);
-  const at::Tensor kv =
-      plain_norm(a.narrow(1, 0, latent.kv_rank), w.kv_a_norm).mm(w.kv_b_weight.value.t());
+  const at::Tensor q = q_in.mm(w(has_latent ? "q_b_proj.weight" : "q_proj.weight").value.t());
+  const at::Tensor a = plain_linear(x, w("kv_a_proj_with_mqa.weight"), bias("kv_a_proj_with_mqa"));
+  const at::Tensor kv = plain_norm(a.narrow(1, 0, latent.kv_rank), w("kv_a_layernorm.weight"))
+                            .mm(w("kv_b_proj.weight").value.t());
   const at::Tensor k_rope = turn(a.narrow(1, latent.kv_rank, r), rope, latent.rope_interleaved);
   std::vector<at::Tensor> outs;
   for (int64_t h = 0; h < config.num_attention_heads; ++h) {
@@ -129,26 +136,38 @@ at::Tensor plain_attention(const ModelConfig& config, const LayerWeights& w, con
         turn(q_h.narrow(1, n, r), rope, latent.rope_interleaved).mm(k_rope.t());
     outs.push_back(plain_softmax(scores * plain_scale(config), kLengths).mm(kv_h.narrow(1, n, v)));
   }
-  return plain_linear(at::cat(outs, 1), w.o_weight, w.o_bias);
+  return plain_linear(at::cat(outs, 1), w("o_proj.weight"), bias("o_proj"));
 }
 
+// The mixer of layer 3, with weights and an input.
 struct Problem {
-  LayerWeights weights;
+  const ModelConfig& config;
+  ParamTable table;
+  LatentAttention mixer;
+  std::vector<Weight> weights;
   at::Tensor x, dy;
   RopeTables rope;
 
-  explicit Problem(const ModelConfig& config) {
+  explicit Problem(const ModelConfig& of) : config(of), mixer(config, /*layer=*/3, table) {
     at::manual_seed(17);
-    weights = random_weights(config);
+    weights = random_weights(table);
     x = at::randn({13, config.hidden_size}, at::kDouble).set_requires_grad(true);
     dy = at::randn(x.sizes(), at::kDouble);
     rope = rope_tables(rope_frequencies(config.rope()), packed_positions(kLengths), at::kDouble);
   }
 
-  std::vector<at::Tensor> gradients(const ModelConfig& config, const at::Tensor& out) const {
+  at::Tensor forward(AttentionBackend& attention) const {
+    return mixer.forward(x, {weights, {rope}, attention});
+  }
+
+  at::Tensor expected(const std::vector<Weight>& with) const {
+    return plain_attention(config, table, with, x, rope);
+  }
+
+  std::vector<at::Tensor> gradients(const at::Tensor& out) const {
     std::vector<at::Tensor> leaves{x};
-    for (const LayerPart& part : latent_attention_parts(config)) {
-      leaves.push_back((weights.*part.target).leaf);
+    for (const Weight& weight : weights) {
+      leaves.push_back(weight.leaf);
     }
     for (const at::Tensor& leaf : leaves) {
       leaf.mutable_grad().reset();
@@ -167,13 +186,12 @@ TEST_CASE("latent attention is the plain formula, with its gradients") {
     CAPTURE(name);
     const Problem problem(config);
     LocalAttention attention(kLengths);
-    const at::Tensor out =
-        latent_attention(config, problem.weights, 3, problem.x, {problem.rope, attention});
-    const at::Tensor expected = plain_attention(config, problem.weights, problem.x, problem.rope);
+    const at::Tensor out = problem.forward(attention);
+    const at::Tensor expected = problem.expected(problem.weights);
     CHECK(attention.layers() == std::vector<int64_t>{3});
     CHECK(max_abs_diff(out, expected) <= 1e-12);
-    const auto found = problem.gradients(config, out);
-    const auto wanted = problem.gradients(config, expected);
+    const auto found = problem.gradients(out);
+    const auto wanted = problem.gradients(expected);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       CAPTURE(i);
       CHECK(wanted[i].abs().max().item<double>() > 1e-3);
@@ -211,9 +229,8 @@ TEST_CASE("latents attend as the heads that follow from them") {
     const Problem problem(config);
     AttendsLatents attention(1.0 / std::sqrt(static_cast<double>(config.head_dim)),
                              config.latent.kv_rank + config.latent.rope_dim);
-    const at::Tensor out =
-        latent_attention(config, problem.weights, 0, problem.x, {problem.rope, attention});
-    const at::Tensor expected = plain_attention(config, problem.weights, problem.x, problem.rope);
+    const at::Tensor out = problem.forward(attention);
+    const at::Tensor expected = problem.expected(problem.weights);
     CHECK(max_abs_diff(out, expected) <= 1e-12);
   }
 }
@@ -222,24 +239,23 @@ TEST_CASE("latents attend with the adapters of their projections") {
   const ModelConfig config = latent_config();
   Problem problem(config);
   auto low_rank = std::make_shared<LowRank>();
-  const int64_t rows = problem.weights.kv_b_weight.value.size(0);
+  const Slot kv_b = problem.table.slot("self_attn.kv_b_proj.weight");
+  const at::Tensor matrix = problem.weights[kv_b].value.detach();
   low_rank->a = low_rank->a_leaf = at::randn({2, config.latent.kv_rank}, at::kDouble);
-  const at::Tensor b = at::randn({rows, 2}, at::kDouble);
+  const at::Tensor b = at::randn({matrix.size(0), 2}, at::kDouble);
   low_rank->parts.push_back({0, b, b});
   low_rank->scale = 0.5;
   const at::NoGradGuard no_grad;
-  LayerWeights merged = problem.weights;
-  merged.kv_b_weight = Weight(merged.kv_b_weight.value + 0.5 * b.mm(low_rank->a));
-  problem.weights.kv_b_weight = Weight(problem.weights.kv_b_weight.value.detach());
-  problem.weights.kv_b_weight.low_rank = low_rank;
+  std::vector<Weight> merged = problem.weights;
+  merged[kv_b] = Weight(matrix + 0.5 * b.mm(low_rank->a));
+  problem.weights[kv_b] = Weight(matrix);
+  problem.weights[kv_b].low_rank = low_rank;
   AttendsLatents latents(1.0 / std::sqrt(static_cast<double>(config.head_dim)), 9);
   LocalAttention heads(kLengths);
-  const at::Tensor expected = plain_attention(config, merged, problem.x, problem.rope);
+  const at::Tensor expected = problem.expected(merged);
   for (AttentionBackend* attention :
        {static_cast<AttentionBackend*>(&latents), static_cast<AttentionBackend*>(&heads)}) {
-    CHECK(max_abs_diff(
-              latent_attention(config, problem.weights, 0, problem.x, {problem.rope, *attention}),
-              expected) <= 1e-12);
+    CHECK(max_abs_diff(problem.forward(*attention), expected) <= 1e-12);
   }
 }
 

@@ -147,15 +147,14 @@ struct Quantised {
 };
 
 Quantised quantised_model(bool biased, QuantisedFormat format, at::ScalarType dtype) {
-  Quantised models{test::random_decoder(odd_config(biased), dtype, 3, 0.4),
-                   Decoder(odd_config(biased), dtype)};
+  Decoder drawn = test::random_decoder(odd_config(biased), dtype, 3, 0.4);
   const at::NoGradGuard no_grad;
-  for (ParamUnit* unit :
-       models.packed.units()) {  // away from the norms' and biases' neutral values
+  for (ParamUnit* unit : drawn.units()) {  // away from the norms' and biases' neutral values
     at::manual_seed(5);
     unit->flat().add_(at::randn(unit->flat().sizes()).to(unit->flat().scalar_type()) * 0.1);
   }
-  models.packed.quantise(format);
+  Quantised models{test::stored_as(drawn, {.projections = format}),
+                   Decoder(odd_config(biased), dtype)};
   for (std::size_t u = 0; u < models.plain.units().size(); ++u) {
     models.plain.units()[u]->flat().copy_(models.packed.effective_values(u));
   }
@@ -208,12 +207,30 @@ TEST_CASE("a quantised model computes with its unpacked values, forward and back
   }
 }
 
+TEST_CASE("a matrix of several pieces is packed as its rows are") {
+  // Rows of whole blocks, so that rows packed by themselves have the same blocks.
+  at::manual_seed(9);
+  const at::Tensor matrix = at::randn({1100, 2048});
+  for (const QuantisedFormat format : {QuantisedFormat::kNf4, QuantisedFormat::kInt8}) {
+    const QuantisedMatrix whole = QuantisedMatrix::of(matrix, format);
+    std::vector<at::Tensor> packed, absmax;
+    for (const at::Tensor& rows : matrix.split(100)) {
+      const QuantisedMatrix part = QuantisedMatrix::of(rows, format);
+      packed.push_back(part.packed());
+      absmax.push_back(part.absmax());
+    }
+    CHECK(at::equal(whole.packed(), at::cat(packed)));
+    CHECK(at::equal(whole.absmax(), at::cat(absmax)));
+    CHECK(whole.bytes() == QuantisedMatrix::packed_bytes(1100, 2048, format));
+  }
+}
+
 TEST_CASE("the values of a quantised layer are freed, and cannot be written") {
-  Decoder decoder = test::random_decoder(odd_config(false), at::kFloat, 3, 0.4);
-  decoder.quantise(QuantisedFormat::kNf4);
+  const Decoder decoder =
+      test::stored_as(test::random_decoder(odd_config(false), at::kFloat, 3, 0.4),
+                      {.projections = QuantisedFormat::kNf4});
   CHECK(decoder.units()[1]->flat().is_meta());
   CHECK_THROWS_WITH(decoder.units()[1]->view(0), Catch::Contains("quantised"));
-  CHECK_THROWS_WITH(decoder.quantise(QuantisedFormat::kNf4), Catch::Contains("already"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Replayed routes: weights follow the current router, a forward's own routes give its own bits, and
 // a recomputed layer uses the experts of its first run.
-#include "engine/nn/route_choice.h"
+#include "engine/nn/expert_pass.h"
 
 #include <ATen/ATen.h>
 
@@ -31,9 +31,9 @@ ModelConfig config_with_experts() {
                     .per_token = kPerToken,
                     .intermediate_size = 12,
                     .normalise_weights = true};
-  config.blocks = {{.channel_mixer = ChannelMixer::kExperts},
-                   {.channel_mixer = ChannelMixer::kMlp},
-                   {.channel_mixer = ChannelMixer::kExperts}};
+  config.blocks = {{.channel_mixer = ChannelMixerKind::kExperts},
+                   {.channel_mixer = ChannelMixerKind::kMlp},
+                   {.channel_mixer = ChannelMixerKind::kExperts}};
   return config;
 }
 
@@ -43,21 +43,21 @@ struct Tokens {
   at::Tensor positions = test::packed_positions(lengths);
 };
 
-at::Tensor forward(const Decoder& decoder, const Tokens& tokens, ForwardRoutes& routes) {
+at::Tensor forward(const Decoder& decoder, const Tokens& tokens, ExpertNotes& routes) {
   test::LocalAttention attention(tokens.lengths);
-  return decoder.forward(tokens.ids, tokens.positions, attention, {&routes});
+  return decoder.forward(tokens.ids, tokens.positions, attention, &routes);
 }
 
-ForwardRoutes replaying(const at::Tensor& routes_sLK) { return {routes_sLK, false, {}, {}}; }
+ExpertNotes replaying(const at::Tensor& routes_sLK) { return {.replayed_sLK = routes_sLK}; }
 
 TEST_CASE("routes: replayed experts are weighed by the current logits", "[routes]") {
   at::manual_seed(1);
   const at::Tensor logits = at::randn({5, kExperts}, at::kDouble);
   const at::Tensor given = at::tensor({0, 1, 2, 3, 4, 5, 5, 0, 3, 1}, at::kLong).view({5, 1, 2});
-  ForwardRoutes forward = replaying(given.to(at::kByte));
+  ExpertNotes forward = replaying(given.to(at::kByte));
   for (const bool normalise : {false, true}) {
     const Routes routes =
-        route_by_softmax(logits, kPerToken, normalise, false, {&forward, 0, nullptr});
+        route_by_softmax(logits, kPerToken, normalise, false, {.notes = &forward});
     CHECK(routes.expert_sK.equal(given.select(1, 0)));
     at::Tensor expected = at::softmax(logits, 1).gather(1, given.select(1, 0));
     expected = normalise ? expected / expected.sum(1, true) : expected;
@@ -73,8 +73,8 @@ TEST_CASE("routes: replayed experts are weighed by the current logits", "[routes
   }
   REQUIRE(changed > 0);
   CHECK(forward.changed.item<double>() == static_cast<double>(2 * changed));  // two calls
-  ForwardRoutes misshapen = replaying(given.narrow(0, 0, 4));
-  CHECK_THROWS_WITH(route_by_softmax(logits, kPerToken, true, false, {&misshapen, 0, nullptr}),
+  ExpertNotes misshapen = replaying(given.narrow(0, 0, 4));
+  CHECK_THROWS_WITH(route_by_softmax(logits, kPerToken, true, false, {.notes = &misshapen}),
                     Catch::Contains("replayed routes [4, 1, 2]"));
 }
 
@@ -85,9 +85,8 @@ TEST_CASE("routes: the router's gradient under replay is that of finite differen
   const at::Tensor weight = at::randn({4, kPerToken}, at::kDouble);
   for (const bool normalise : {false, true}) {
     const auto loss = [&] {
-      ForwardRoutes forward = replaying(given);
-      return (route_by_softmax(logits, kPerToken, normalise, false, {&forward, 0, nullptr})
-                  .weight_sK *
+      ExpertNotes forward = replaying(given);
+      return (route_by_softmax(logits, kPerToken, normalise, false, {.notes = &forward}).weight_sK *
               weight)
           .sum();
     };
@@ -105,23 +104,23 @@ TEST_CASE("routes: own routes give the same bits, others another result", "[rout
     CAPTURE(router, dtype);
     const Decoder decoder = test::random_decoder(config, dtype, 5);
     const Tokens tokens;
-    ForwardRoutes recording{{}, true, {}, {}};
+    ExpertNotes recording{.records = true};
     const at::Tensor hidden = forward(decoder, tokens, recording);
     const at::Tensor used = recording.recorded_sLK();
     REQUIRE(used.sizes() == at::IntArrayRef({12, 2, kPerToken}));
     REQUIRE(used.scalar_type() == at::kByte);
     CHECK_FALSE(recording.changed.defined());
 
-    ForwardRoutes own = replaying(used);
+    ExpertNotes own = replaying(used);
     CHECK(forward(decoder, tokens, own).equal(hidden));
     CHECK(own.changed.item<double>() == 0.0);
-    ForwardRoutes others = replaying((used + 1).remainder(kExperts));
+    ExpertNotes others = replaying((used + 1).remainder(kExperts));
     CHECK_FALSE(forward(decoder, tokens, others).equal(hidden));
     CHECK(others.changed.item<double>() > 0.0);
 
     // Without autograd, as generation runs it.
     test::LocalAttention attention(tokens.lengths);
-    ForwardRoutes again{used, true, {}, {}};
+    ExpertNotes again{.replayed_sLK = used, .records = true};
     CHECK(decoder.forward(decoder.materialize(), tokens.ids, tokens.positions, attention, &again)
               .equal(hidden));
     CHECK(again.recorded_sLK().equal(used));
@@ -177,9 +176,9 @@ TEST_CASE("routes: a recomputed layer keeps the experts of its first run", "[rou
         at::stack({at::arange(12).remainder(2), at::arange(12).remainder(2) + 2}, 1)
             .unsqueeze(1)
             .expand({12, 2, 2});
-    ForwardRoutes routes{replayed ? given : at::Tensor(), true, {}, {}};
+    ExpertNotes routes{.replayed_sLK = replayed ? given : at::Tensor(), .records = true};
     UnsteadyAttention attention(tokens.lengths);
-    decoder.forward(tokens.ids, tokens.positions, attention, {&routes}).pow(2).sum().backward();
+    decoder.forward(tokens.ids, tokens.positions, attention, &routes).pow(2).sum().backward();
     REQUIRE(routes.recorded_sK.size() == 2);  // of the first runs alone
     for (const int64_t layer : {0, 2}) {
       const at::Tensor used = routes.recorded_sK[layer / 2];
@@ -200,8 +199,8 @@ TEST_CASE("routes: ids take one byte up to 256 experts, else two", "[routes]") {
   CHECK(route_dtype(257) == at::kShort);
   // The last expert of 257 does not fit one byte.
   const at::Tensor logits = at::zeros({1, 257}).index_fill(1, at::tensor({256, 3}, at::kLong), 1.0);
-  ForwardRoutes recording{{}, true, {}, {}};
-  const Routes routes = route_by_softmax(logits, 2, true, false, {&recording, 0, nullptr});
+  ExpertNotes recording{.records = true};
+  const Routes routes = route_by_softmax(logits, 2, true, false, {.notes = &recording});
   CHECK(routes.expert_sK.max().item<int64_t>() == 256);
   CHECK(recording.recorded_sLK().scalar_type() == at::kShort);
 }

@@ -22,13 +22,18 @@ STDS = {
     "reinforce": ["group"],
     "gae": ["group"],
 }
+PLAIN = {"k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "whiten_eps_in": "variance"}
 KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
 
 
-def kl_of(name, lp, other):
-    name = name.split("_")[0]
+def kl_of(c, lp, other):
+    name = c["kl_estimator"].split("_")[0]
     d = lp - other
-    return {"k1": d, "abs": d.abs(), "k2": 0.5 * d**2, "k3": torch.exp(other - lp) - 1 - (other - lp)}[name]
+    kl = {"k1": d, "abs": d.abs(), "k2": 0.5 * d**2, "k3": torch.exp(other - lp) - 1 - (other - lp)}[name]
+    if c["k3_bound"] and name == "k3":  # verl's kl_penalty
+        x = torch.clamp(other - lp, -20, 20)
+        kl = torch.clamp(torch.exp(x) - x - 1, -c["k3_bound"], c["k3_bound"])
+    return torch.clamp(kl, -c["kl_bound"], c["kl_bound"]) if c["kl_bound"] else kl  # OpenRLHF, AReaL
 
 
 def std_of(x, unbiased):
@@ -40,40 +45,48 @@ def normalised(x, eps, unbiased):
     return (x - x.mean()) / (std_of(x, unbiased) + eps)
 
 
-def of_groups(scores, g, c):
-    """One advantage a sample of grpo, rloo, pass_at_k and max_rl."""
+def of_groups(scores, there, g, c):
+    """One advantage a sample of grpo, rloo, pass_at_k and max_rl, over the samples that are there; 0 for the others."""
+    out = torch.zeros_like(scores)
+    for members in torch.arange(len(scores)).split(g):
+        members = members[there[members]]
+        if len(members) > 1:
+            out[members] = of_group(scores[members], scores[there], c)
+    return out
+
+
+def of_group(group, scores, c):
     out = []
-    for group in scores.split(g):
-        for i in range(g):
-            others = torch.cat([group[:i], group[i + 1 :]])
-            divisor = torch.ones((), dtype=F64)
-            if c["std"] == "group":
-                divisor = std_of(group, c["unbiased"]) + c["eps"]
-            elif c["std"] == "batch":
-                divisor = std_of(scores, c["unbiased"]) + c["eps"]
-            elif c["std"] == "leave_one_out" and std_of(others, c["unbiased"]) > 0:
-                divisor = std_of(others, c["unbiased"]) + c["eps"]
-            if c["estimator"] == "grpo":
-                out.append((group[i] - group.mean()) / divisor)
-            elif c["estimator"] == "rloo":
-                out.append((group[i] - others.mean()) / divisor)
-            elif c["estimator"] == "pass_at_k":
-                top = torch.topk(group, 2)
-                out.append((top.values[0] - top.values[1]) / divisor if i == int(top.indices[0]) else 0 * group[i])
-            else:
-                out.append((group[i] - group.mean()) / group.mean() if group.mean() > 0 else 0 * group[i])
+    for i in range(len(group)):
+        others = torch.cat([group[:i], group[i + 1 :]])
+        divisor = torch.ones((), dtype=F64)
+        if c["std"] == "group":
+            divisor = std_of(group, c["unbiased"]) + c["eps"]
+        elif c["std"] == "batch":
+            divisor = std_of(scores, c["unbiased"]) + c["eps"]
+        elif c["std"] == "leave_one_out" and std_of(others, c["unbiased"]) > 0:
+            divisor = std_of(others, c["unbiased"]) + c["eps"]
+        if c["estimator"] == "grpo":
+            out.append((group[i] - group.mean()) / divisor)
+        elif c["estimator"] == "rloo":
+            out.append((group[i] - others.mean()) / divisor)
+        elif c["estimator"] == "pass_at_k":
+            top = torch.topk(group, 2)
+            out.append((top.values[0] - top.values[1]) / divisor if i == int(top.indices[0]) else 0 * group[i])
+        else:
+            out.append((group[i] - group.mean()) / group.mean() if group.mean() > 0 else 0 * group[i])
     return torch.stack(out)
 
 
-def gdpo(columns, weights, g, c):
-    total = 0
+def gdpo(columns, weights, there, g, c):
+    total = torch.zeros_like(columns[0])
     for column, weight in zip(columns, weights):
-        if c["std"] == "group":
-            parts = [normalised(part, c["eps"], c["unbiased"]) for part in column.split(g)]
-        else:
-            parts = [part - part.mean() for part in column.split(g)]
-        total = total + weight * torch.cat(parts)
-    return normalised(total, c["eps"], c["unbiased"])
+        for members in torch.arange(len(column)).split(g):
+            part = column[members[there[members]]]
+            part = normalised(part, c["eps"], c["unbiased"]) if c["std"] == "group" else part - part.mean()
+            total[members[there[members]]] += weight * part
+    total[there] = normalised(total[there], c["eps"], c["unbiased"])
+    return total
 
 
 def returns_to_go(rewards, mask, gamma):
@@ -111,6 +124,8 @@ def whitened(x, mask, c):
         var = ((counted - mean) ** 2).mean()
     if c["unbiased"]:
         var = var * n / (n - 1)
+    if c["whiten_eps_in"] == "std":  # AReaL
+        return (x - mean) / (var.sqrt() + c["whiten_eps"])
     return (x - mean) * torch.rsqrt(var + c["whiten_eps"])
 
 
@@ -118,7 +133,7 @@ def advantages(b, c):
     mask, g = b["mask"], b["group_size"]
     kl = torch.zeros_like(mask)
     if c["kl_in"] != "loss":
-        kl = kl_of(c["kl_estimator"], b["old"], b[c["kl_to"]]) * mask
+        kl = kl_of(c, b["old"], b[c["kl_to"]]) * mask
     last = [row.nonzero()[-1].item() if row.any() else None for row in mask]
     turn_sum = torch.zeros(len(mask), dtype=F64)
     for sample, _, value in b["turns"]:
@@ -139,21 +154,24 @@ def advantages(b, c):
     else:
         cost = c["kl_coef"] * kl.sum(1) if c["kl_in"] == "reward" else torch.zeros(len(mask), dtype=F64)
         if c["estimator"] == "gdpo":
-            scores = gdpo([*b["by_name"], turn_sum - cost], [*b["weight"], 1.0], g, c)
+            scores = gdpo([*b["by_name"], turn_sum - cost], [*b["weight"], 1.0], b["there"], g, c)
         else:
-            scores = of_groups(b["total"] + turn_sum - cost, g, c)
+            scores = of_groups(b["total"] + turn_sum - cost, b["there"], g, c)
         out = scores[:, None] * mask
         if c["kl_in"] == "advantage":
             out = out - c["kl_coef"] * returns_to_go(kl, mask, c["gamma"])
     if c["whiten"] != "none":
         out = whitened(out, mask, c)
-    result = {"advantage": out[mask > 0].tolist(), "kl": (kl.sum() / mask.sum()).item()}
+    # What an adaptive coefficient sees: of verl's controller the mean over samples of their mean.
+    of_samples = (kl.sum(1) / mask.sum(1).clamp(min=1))[b["there"]].mean()
+    mean_kl = of_samples if c["kl_average"] == "samples" else kl.sum() / mask.sum()
+    result = {"advantage": out[mask > 0].tolist(), "kl": mean_kl.item()}
     if returns is not None:
         result["returns"] = returns[mask > 0].tolist()
     return result
 
 
-def correction(b, mode, level, low, high):
+def correction(b, mode, level, low, high, token_high=0.0):
     mask = b["mask"]
     n, valid = mask.sum(1), mask.sum(1) > 0
     log_ratio = (b["old"] - b["rollout"]) * mask
@@ -172,7 +190,7 @@ def correction(b, mode, level, low, high):
         "tis": ratio.clamp(low, high),
         "icepop": torch.where(inside, ratio, 0.0),
         "mask": inside.to(F64),
-        "seq_mask_tis": torch.exp(log_ratio.clamp(-20, 20)) * kept,
+        "seq_mask_tis": torch.exp(log_ratio.clamp(-20, 20)).clamp(max=token_high or torch.inf) * kept,
     }[mode]
     w = ratio.clamp(low, high) if mode in ("none", "mask") else weight
     floor = low if low > 0 else 1 / high
@@ -203,7 +221,7 @@ def correction(b, mode, level, low, high):
     }
 
 
-def make_batch(generator, groups, group_size, length, with_turns, outlier):
+def make_batch(generator, groups, group_size, length, with_turns, outlier, failed=()):
     samples = groups * group_size
 
     def draw(*shape):
@@ -212,6 +230,7 @@ def make_batch(generator, groups, group_size, length, with_turns, outlier):
     mask = (torch.rand(samples, length, generator=generator) < 0.6).to(F64)
     mask[1] = 0  # samples without a loss token, one of them the last
     mask[-1] = 0
+    mask[list(failed)] = 0
     mask[2] = torch.tensor([1.0, 0, 0, 1.0] + [0.0] * (length - 4))
     by_name = torch.stack([(draw(samples) > 0).to(F64), draw(samples).round(decimals=3), 0.1 * draw(samples)])
     by_name[:, group_size : 2 * group_size] = 0.5  # a group of equal rewards
@@ -226,6 +245,7 @@ def make_batch(generator, groups, group_size, length, with_turns, outlier):
         turns.append((0, turns[0][1], 0.05))  # two at one token
     return {
         "mask": mask,
+        "there": torch.tensor([i not in failed for i in range(samples)]),
         "group_size": group_size,
         "by_name": by_name,
         "weight": weight,
@@ -245,6 +265,7 @@ def table(b):
     begin = [0, *mask.sum(1).cumsum(0).to(torch.int64).tolist()]
     return {
         "group_size": b["group_size"],
+        "scored": b["there"].tolist(),
         "begin": begin,
         "by_name": b["by_name"].tolist(),
         "weight": b["weight"],
@@ -274,8 +295,22 @@ def choices():
                 "kl_to": ["reference", "rollout"][(number // 5) % 2],
                 "kl_estimator": KLS[number % len(KLS)],
                 "kl_coef": 0.05,
+                **PLAIN,
             }
             number += 1
+
+
+def further_choices():
+    """Of keys that stand at their default above."""
+    for estimator, kl_in, whiten, more in itertools.product(
+        ["grpo", "rloo", "gdpo", "reinforce"],
+        ["reward", "advantage"],
+        ["none", "tokens", "sequences"],
+        [{"k3_bound": 0.05}, {"kl_bound": 0.04}, {"kl_average": "samples"}, {"whiten_eps_in": "std", "whiten_eps": 0.01}],
+    ):
+        base = {"std": "group", "unbiased": True, "whiten_eps": 1e-8, "eps": 1e-4, "gamma": 1.0, "lambda": 1.0}
+        kl = {"kl_in": kl_in, "kl_to": "reference", "kl_estimator": "k3", "kl_coef": 0.05}
+        yield {"estimator": estimator, "whiten": whiten, **base, **kl, **PLAIN, **more}
 
 
 def main() -> None:
@@ -283,17 +318,22 @@ def main() -> None:
     batches = [
         make_batch(generator, 2, 4, 5, with_turns=True, outlier=False),
         make_batch(generator, 3, 3, 6, with_turns=False, outlier=True),
+        make_batch(generator, 3, 5, 4, with_turns=True, outlier=False, failed=[3, 4, 11]),
     ]
     text = {"batches": [json.dumps(table(b)) for b in batches], "advantages": [], "corrections": []}
     for number, c in enumerate(choices()):
         for index, b in enumerate(batches):
             if index == 0 or number % 4 == 1:
                 text["advantages"].append(json.dumps({"batch": index, "keys": c, **advantages(b, c)}))
+    for c in further_choices():
+        text["advantages"].append(json.dumps({"batch": 0, "keys": c, **advantages(batches[0], c)}))
     modes = [(m, level) for m in ("none", "tis", "icepop", "mask") for level in ("token", "sequence", "geometric")]
     for index, b in enumerate(batches):
         for (mode, level), (low, high) in itertools.product([*modes, ("seq_mask_tis", "token")], [(0.0, 2.0), (0.8, 1.3)]):
             case = {"batch": index, "mode": mode, "level": level, "low": low, "high": high}
             text["corrections"].append(json.dumps({**case, **correction(b, mode, level, low, high)}))
+        case = {"batch": index, "mode": "seq_mask_tis", "level": "token", "low": 0.8, "high": 1.3, "token_high": 1.2}
+        text["corrections"].append(json.dumps({**case, **correction(b, *list(case.values())[1:])}))
     target = pathlib.Path(__file__).with_suffix(".json")
     parts = [f'"{name}": [\n' + ",\n".join(lines) + "\n]" for name, lines in text.items()]
     target.write_text("{\n" + ",\n".join(parts) + "\n}\n")

@@ -34,10 +34,45 @@ def sapo(lp, old, adv, tau_positive, tau_negative):
     return -adv * (4 / tau) / (1 + torch.exp(-tau * (r - 1)))
 
 
-def dppo_tv(lp, old, adv, low, high):
+def dppo_tv(lp, old, adv, low, high, bound=None):
+    """verl's: a detached ratio, bounded above, times the log-prob."""
     moved = (lp.exp() - old.exp()).detach()
     masked = torch.where(adv > 0, moved > high, moved < -low)
-    return torch.where(masked, 0.0, -adv * torch.exp(lp - old))
+    r = torch.exp(lp - old).detach()
+    return torch.where(masked, 0.0, -adv * (r if bound is None else torch.clamp(r, max=bound)) * lp)
+
+
+def dppo_kl(lp, old, adv, low, high):
+    """Of the two outcomes "this token" and "another one"."""
+    p, q = old.exp(), lp.detach().exp()
+    kl = p * (old - lp.detach()) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
+    masked = torch.where(adv > 0, (kl > high) & (q > p), (kl > low) & (q < p))
+    return torch.where(masked, 0.0, -adv * torch.exp(lp - old).detach() * lp)
+
+
+def covariance(old, adv):
+    return (adv - adv.mean()) * (old - old.mean())
+
+
+def inside(old, adv, low, high):
+    """clip_cov's candidates, which are all chosen where the ratio allows."""
+    cov = covariance(old, adv)
+    return ((cov > low) & (cov < high)).double()
+
+
+def largest(old, adv, count):
+    chosen = torch.zeros_like(old)
+    chosen[torch.topk(covariance(old, adv), count).indices] = 1
+    return chosen
+
+
+def clip_cov(lp, old, adv, chosen, low, high):
+    return torch.where(chosen > 0, 0.0, ppo(lp, old, adv, low, high))
+
+
+def kl_cov(lp, old, adv, chosen, coef):
+    loss = -adv * torch.exp(lp - old)
+    return torch.where(chosen > 0, loss + coef * (lp - old).abs(), loss)
 
 
 def per_sequence(x, reduce):
@@ -69,10 +104,16 @@ def gmpo(lp, old, adv, low, high):
     return -adv * torch.exp(per_sequence(g, torch.mean))
 
 
-def kl(name, lp, ref, old):
+def kl(name, lp, ref, old, k3_bound=None, bound=None):
+    """k3_bound as verl's kl_penalty, bound as OpenRLHF's and AReaL's: torch.clamp, whose gradient is 0 beyond."""
     d = lp - ref
     k2 = d * d / 2
     plain = {"k1": d, "abs": torch.abs(d), "k2": k2, "k3": torch.exp(-d) - 1 + d}
+    if k3_bound is not None:
+        x = torch.clamp(-d, -20, 20)
+        plain["k3"] = torch.clamp(torch.exp(x) - x - 1, -k3_bound, k3_bound)
+    if bound is not None:
+        plain = {n: torch.clamp(v, -bound, bound) for n, v in plain.items()}
     if name in plain:
         return plain[name]
     if name == "k3_unbiased":
@@ -101,6 +142,14 @@ LOSSES = {
         lambda lp, old, a: sapo(lp, old, a, 2.0, 0.5),
     ),
     "dppo": ({"loss": "dppo_tv", "clip_low": 0.05, "clip_high": 0.1}, lambda lp, old, a: dppo_tv(lp, old, a, 0.05, 0.1)),
+    "dppo, bounded ratio": (
+        {"loss": "dppo_tv", "clip_low": 0.3, "clip_high": 0.3, "dppo_ratio_bound": 1.2},
+        lambda lp, old, a: dppo_tv(lp, old, a, 0.3, 0.3, 1.2),
+    ),
+    "dppo_kl": (
+        {"loss": "dppo_kl", "clip_low": 0.01, "clip_high": 0.02},
+        lambda lp, old, a: dppo_kl(lp, old, a, 0.01, 0.02),
+    ),
     "reinforce": ({"loss": "reinforce"}, lambda lp, old, a: -a * lp),
 }
 SEQUENCE_LOSSES = {
@@ -122,6 +171,21 @@ SEQUENCE_LOSSES = {
     ),
 }
 KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
+# keys, the tokens that are chosen of (old, advantage), the loss of (logprob, old, advantage, chosen)
+COVARIANCE_LOSSES = [
+    (
+        {"loss": "clip_cov", "clip_high": 0.28, "clip_cov_ratio": 1.0, "clip_cov_lb": 0.2, "clip_cov_ub": 1.5},
+        lambda old, a: inside(old, a, 0.2, 1.5),
+        lambda lp, old, a, chosen: clip_cov(lp, old, a, chosen, 0.2, 0.28),
+    ),
+    (
+        {"loss": "kl_cov", "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.7},
+        lambda old, a: largest(old, a, int(0.25 * TOKENS)),
+        lambda lp, old, a, chosen: kl_cov(lp, old, a, chosen, 0.7),
+    ),
+]
+# Bounds that many tokens' estimates are beyond.
+KL_BOUNDS = [{"k3_bound": 0.03}, {"kl_bound": 0.25}, {"k3_bound": 0.05, "kl_bound": 0.02}]
 
 
 TOKEN_WEIGHTS = torch.linspace(0.5, 1.5, TOKENS, dtype=torch.float64)
@@ -135,14 +199,15 @@ def evaluate(function, logprob, weights=TOKEN_WEIGHTS):
     return {"value": values.tolist(), "gradient": lp.grad.tolist()}
 
 
-def whole_loss(lp, entropy, t, kl_coef, entropy_coef, opsm_delta):
+def whole_loss(lp, entropy, t, kl_coef, entropy_coef, opsm_delta, aggregation):
     """correction x clipped loss without off-policy sequences + KL, weighted, less the entropy bonus."""
     per_token = ppo(lp, t["old"], t["sequence_advantage"], 0.2, 0.2) * t["correction"]
     if opsm_delta > 0:
         drift = per_sequence((t["rollout"] - lp).detach(), torch.mean)
         per_token = torch.where((t["sequence_advantage"] < 0) & (drift > opsm_delta), 0.0, per_token)
     per_token = per_token + kl_coef * kl("k3", lp, t["reference"], t["old"])
-    return (per_token * t["sequence_weight"]).sum() - entropy_coef * entropy.mean()
+    bonus = entropy.mean() if aggregation == "tokens" else (entropy * t["sequence_weight"]).sum()
+    return (per_token * t["sequence_weight"]).sum() - entropy_coef * bonus
 
 
 def main() -> None:
@@ -169,15 +234,17 @@ def main() -> None:
     }
     entropy = draw(1.0).abs()
     whole = []
-    for kl_coef, entropy_coef, opsm_delta in [(0, 0, 0), (0.3, 0.2, 0), (0, 0, 0.01), (0.1, 0.05, 0.02)]:
+    plain = [(0, 0, 0), (0.3, 0.2, 0), (0, 0, 0.01), (0.1, 0.05, 0.02)]
+    for kl_coef, entropy_coef, opsm_delta, aggregation in [*((*c, "tokens") for c in plain), (0.1, 0.05, 0, "loss")]:
         lp, h = logprob.clone().requires_grad_(), entropy.clone().requires_grad_()
-        loss = whole_loss(lp, h, tokens, kl_coef, entropy_coef, opsm_delta)
+        loss = whole_loss(lp, h, tokens, kl_coef, entropy_coef, opsm_delta, aggregation)
         loss.backward()
         whole.append(
             {
                 "kl_coef": kl_coef,
                 "entropy_coef": entropy_coef,
                 "opsm_delta": opsm_delta,
+                "entropy_aggregation": aggregation,
                 "loss": loss.item(),
                 "gradient": lp.grad.tolist(),
                 "entropy_gradient": torch.zeros(TOKENS).tolist() if h.grad is None else h.grad.tolist(),
@@ -207,7 +274,26 @@ def main() -> None:
             {"name": name, "keys": keys, **evaluate(lambda lp, f=function: f(lp, old, advantage), logprob)}
             for name, (keys, function) in LOSSES.items()
         ],
+        "covariance": covariance(old, advantage).tolist(),
+        "covariance_losses": [
+            {
+                "keys": keys,
+                "chosen": choose(old, advantage).tolist(),
+                **evaluate(lambda lp, f=function, c=choose(old, advantage): f(lp, old, advantage, c), logprob),
+            }
+            for keys, choose, function in COVARIANCE_LOSSES
+        ],
         "kl": [{"name": name, **evaluate(lambda lp, n=name: kl(n, lp, reference, old), logprob)} for name in KLS],
+        "bounded_kl": [
+            {
+                "keys": {"kl_estimator": name, **keys},
+                **evaluate(
+                    lambda lp, n=name, k=keys: kl(n, lp, reference, old, k.get("k3_bound"), k.get("kl_bound")), logprob
+                ),
+            }
+            for name in KLS
+            for keys in KL_BOUNDS
+        ],
     }
     target = pathlib.Path(__file__).with_suffix(".json")
     target.write_text(json.dumps(goldens, indent=0) + "\n")

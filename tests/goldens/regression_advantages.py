@@ -65,10 +65,14 @@ class Batch:
         return [n for n, t in enumerate(self.tokens) if (t.sample, t.branch) == (i, b)]
 
 
-def kl_of(name, d):
-    """Value of an estimate of d = log-prob - other log-prob (Schulman 2020)."""
-    name = name.split("_")[0]
-    return {"k1": d, "abs": d.abs(), "k2": d**2 / 2, "k3": torch.exp(-d) - 1 + d}[name]
+def kl_of(c, d):
+    """Value of an estimate of d = log-prob - other log-prob (Schulman 2020), within verl's bound of k3 and OpenRLHF's of all."""
+    name = c["kl_estimator"].split("_")[0]
+    kl = {"k1": d, "abs": d.abs(), "k2": d**2 / 2, "k3": torch.exp(-d) - 1 + d}[name]
+    if name == "k3" and c["k3_bound"]:
+        x = (-d).clamp(-20, 20)
+        kl = (torch.exp(x) - x - 1).clamp(-c["k3_bound"], c["k3_bound"])
+    return kl.clamp(-c["kl_bound"], c["kl_bound"]) if c["kl_bound"] else kl
 
 
 def std_of(x, unbiased):
@@ -164,14 +168,24 @@ def whiten(c, batch, advantage):
     x = advantage
     if c["advantage.whiten"] == "sequences":
         x = torch.stack([advantage[m].mean() for m in map(batch.of_sample, range(len(batch.samples))) if m])
+    if c["advantage.whiten_eps_in"] == "std":  # AReaL
+        return (advantage - x.mean()) / (std_of(x, c["advantage.unbiased"]) + c["advantage.whiten_eps"])
     return (advantage - x.mean()) * torch.rsqrt(std_of(x, c["advantage.unbiased"]) ** 2 + c["advantage.whiten_eps"])
+
+
+def mean_kl(c, batch, kl):
+    """What an adaptive coefficient sees: verl's controller the mean over samples of their mean (0 without a loss token)."""
+    if c["kl_average"] == "tokens":
+        return kl.mean()
+    means = [kl[m].mean() if m else tensor(0.0) for m in map(batch.of_sample, range(len(batch.samples)))]
+    return torch.stack(means).mean()
 
 
 def advantages(c, batch, old, reference, value):
     """Advantage and return of each token, and the mean KL that was taken off."""
     kl = torch.zeros(len(batch.tokens), dtype=F64)
     if c["kl_coef"] and c["kl_in"] != "loss":
-        kl = kl_of(c["kl_estimator"], old - (reference if c["kl_to"] == "reference" else batch.rollout))
+        kl = kl_of(c, old - (reference if c["kl_to"] == "reference" else batch.rollout))
     returns = None
     if c["advantage.estimator"] in ("reinforce", "gae"):
         own = by_token(c, batch, token_rewards(c, batch, c["kl_coef"] * kl), value)
@@ -180,7 +194,7 @@ def advantages(c, batch, old, reference, value):
         own = by_sample(c, batch, kl)
     if c["advantage.whiten"] != "none":
         own = whiten(c, batch, own)
-    return own, returns, float(kl.mean())
+    return own, returns, float(mean_kl(c, batch, kl))
 
 
 def corrections(c, batch, old):
@@ -199,6 +213,6 @@ def corrections(c, batch, old):
                 "tis": min(max(float(ratio), low), high),
                 "icepop": ratio if inside else 0.0,
                 "mask": 1.0 if inside else 0.0,
-                "seq_mask_tis": ratio if low <= geometric <= high else 0.0,
+                "seq_mask_tis": ratio.clamp(max=c["correction.token_high"] or torch.inf) if low <= geometric <= high else 0.0,
             }[c["correction.mode"]]
     return weight

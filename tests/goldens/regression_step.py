@@ -63,8 +63,28 @@ def bounds(c):
     return (c["clip_low"], c["clip_high"]) if absolute else (1 - c["clip_low"], 1 + c["clip_high"])
 
 
-def objective(c, lp, old, r, a):
+def covariance_choice(c, old, a):
+    """The tokens of a mini-batch that clip_cov and kl_cov treat apart (Cui et al. 2025), by the old policy's log-probs."""
+    cov = (a - a.mean()) * (old - old.mean())
+    if c["loss"] == "clip_cov":
+        assert c["clip_cov_ratio"] == 1.0  # else they are drawn
+        return (cov > c["clip_cov_lb"]) & (cov < c["clip_cov_ub"])
+    chosen = torch.zeros_like(cov, dtype=torch.bool)
+    chosen[torch.topk(cov, max(1, int(c["kl_cov_ratio"] * len(cov)))).indices] = True
+    return chosen
+
+
+def objective(c, lp, old, r, a, chosen):
     low, high = bounds(c)
+    if c["loss"] == "clip_cov":
+        return torch.where(chosen, 0.0, -torch.minimum(r * a, r.clamp(low, high) * a))
+    if c["loss"] == "kl_cov":
+        return torch.where(chosen, -a * r + c["ppo_kl_coef"] * (lp - old).abs(), -a * r)
+    if c["loss"] == "dppo_kl":
+        p, q = old.exp(), lp.detach().exp()
+        kl = p * (old - lp.detach()) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
+        masked = torch.where(a > 0, (kl > c["clip_high"]) & (q > p), (kl > c["clip_low"]) & (q < p))
+        return torch.where(masked, 0.0, -a * r.detach() * lp)
     if c["loss"] == "ppo_clip":
         free = r.clamp(max=c["delta"]) if c["delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
@@ -77,13 +97,14 @@ def objective(c, lp, old, r, a):
     if c["loss"] == "dppo_tv":
         moved = (lp.exp() - old.exp()).detach()
         masked = ((a > 0) & (moved > c["clip_high"])) | ((a <= 0) & (moved < -c["clip_low"]))
-        return torch.where(masked, 0.0, -a * r)
+        weight = r.detach().clamp(max=c["dppo_ratio_bound"] or torch.inf)
+        return torch.where(masked, 0.0, -a * weight * lp)
     return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
 
 
 def kl_term(c, lp, other, r):
     d = lp - other
-    value, name = adv.kl_of(c["kl_estimator"], d), c["kl_estimator"]
+    value, name = adv.kl_of(c, d), c["kl_estimator"]
     if name.endswith("straight"):
         return value.detach() + d**2 / 2 - (d**2 / 2).detach()
     if name == "k3_score":
@@ -112,7 +133,7 @@ def branch_loss(c, batch, i, mine, lp, columns, sums):
     """Policy and KL terms of the tokens `mine`, a branch of sample i; adds to the sums of the metrics."""
     old, a, rollout = columns["old"][mine], columns["advantage"][mine], batch.rollout[mine]
     r = ratios(c, lp, old, a)
-    loss = columns["correction"][mine] * objective(c, lp, old, r, a)
+    loss = columns["correction"][mine] * objective(c, lp, old, r, a, columns["chosen"][mine])
     if c["correction.opsm_delta"]:
         masked = (a < 0) & ((rollout - lp.detach()).mean() > c["correction.opsm_delta"])
         loss = torch.where(masked, 0.0, loss)
@@ -125,15 +146,18 @@ def branch_loss(c, batch, i, mine, lp, columns, sums):
     sums["clip_low"] += int(((a < 0) & (r < low)).sum())
     sums["clip_high"] += int(((a > 0) & (r > high)).sum())
     sums["old_kl"] += float((old - lp).sum())
-    sums["mismatch"] += float((rollout - lp).sum())
-    sums["error"] += float((lp - rollout).abs().exp().sum())
+    log_rho = (old if c["old_logprobs"] == "recompute" else lp.detach()) - rollout  # trainer - sampler
+    for name, of in {"mismatch": -log_rho, "error": log_rho.abs().exp(), "k3": log_rho.exp() - 1 - log_rho,
+                     "rho": log_rho.exp(), "squares": (2 * log_rho).exp()}.items():  # fmt: skip
+        sums[name] += float(of.sum())
     return loss.sum(), kl
 
 
-def entropy_bonus(c, state, entropy):
-    """Acts while the entropy seen last is not above its target, and moves towards it (Skywork-OR1, He et al. 2025)."""
+def entropy_bonus(c, state, entropy, weight):
+    """Of the tokens' mean, or with their weights in the loss as in verl. Acts while the entropy seen last is not above its target, and moves towards it (Skywork-OR1, He et al. 2025)."""
     acts = not c["entropy_target"] or state["entropy"] <= c["entropy_target"]
-    bonus = state["entropy_coef"] * entropy.mean() if acts else 0.0
+    summed = (weight * entropy).sum() if c["entropy_aggregation"] == "loss" else entropy.mean()
+    bonus = state["entropy_coef"] * summed if acts else 0.0
     state["entropy"] = float(entropy.mean())
     if c["entropy_target"]:
         step = c["entropy_step"] if state["entropy"] <= c["entropy_target"] else -c["entropy_step"]
@@ -158,7 +182,9 @@ def policy_update(c, state, batch, members, columns):
     """Loss and metrics of one optimizer step; columns: of all loss tokens, by name."""
     chosen = [n for i in members for n in batch.of_sample(i)]
     lp, entropy = log_probs(state["policy"], batch, members)
-    sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error"], 0)
+    sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error", "k3", "rho", "squares"], 0)
+    if c["loss"] in ("clip_cov", "kl_cov"):
+        columns["chosen"][chosen] = covariance_choice(c, columns["old"][chosen], columns["advantage"][chosen])
     policy_loss = kl_loss = torch.zeros((), dtype=F64)
     for i in members:
         for b in range(len(batch.samples[i].documents())):
@@ -168,7 +194,8 @@ def policy_update(c, state, batch, members, columns):
                 of_policy, of_kl = branch_loss(c, batch, i, mine, lp[here], columns, sums)
                 policy_loss = policy_loss + weight_of(c, batch, members, i) * of_policy
                 kl_loss = kl_loss + weight_of(c, batch, members, i) * of_kl
-    loss = policy_loss + state["kl_coef"] * kl_loss - entropy_bonus(c, state, entropy)
+    weights = adv.tensor([weight_of(c, batch, members, batch.tokens[n].sample) for n in chosen])
+    loss = policy_loss + state["kl_coef"] * kl_loss - entropy_bonus(c, state, entropy, weights)
     norm = step(c, state, state["policy"], state["optimizer"], loss, c["optimizer.max_grad_norm"])
     state["updates"] += 1
     return sums | dict(loss=float(loss), policy_loss=float(policy_loss), tokens=len(chosen), entropy=float(entropy.sum()),
@@ -191,9 +218,10 @@ def critic_update(c, state, batch, members, columns):
 
 
 def adamw(c, model, rate):
-    """Weight decay on matrices alone, as transformers' Trainer."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    rest = [p for p in model.parameters() if p.dim() <= 1]
+    """Weight decay on matrices alone, as transformers' Trainer, or on all parameters, as verl."""
+    every = c["optimizer.weight_decay_of"] == "all"
+    matrices = [p for p in model.parameters() if every or p.dim() > 1]
+    rest = [p for p in model.parameters() if not every and p.dim() <= 1]
     groups = [dict(params=matrices, weight_decay=c["optimizer.weight_decay"], peak=rate),
               dict(params=rest, weight_decay=0.0, peak=rate)]  # fmt: skip
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=c["optimizer.eps"])
@@ -209,6 +237,7 @@ def prepare(c, batch, state, load):
         columns["reference"] = log_probs(load("reference"), batch, everyone)[0]
     if "critic" in state:
         columns["value"] = values_of(state["critic"], batch, everyone)
+    columns["chosen"] = torch.zeros(len(batch.tokens), dtype=torch.bool)
     own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"])
     return columns | dict(advantage=own, returns=returns, correction=adv.corrections(c, batch, columns["old"])), kl
 
@@ -247,14 +276,18 @@ def train(c, samples, load):
 
 def metrics_of(c, done):
     """What a step logs, under the names of the systems that log it."""
-    batch, policy, first, critic = done["batch"], done["policy"], done["policy"][0], done["critic"]
+    batch, policy, critic = done["batch"], done["policy"], done["critic"]
     own, groups = done["columns"]["advantage"], batch.score.split(c["rollout.group_size"])
 
     def mean(updates, key):
         return sum(u[key] for u in updates) / len(updates)
 
-    def per_token(key):
-        return sum(u[key] for u in policy) / sum(u["tokens"] for u in policy)
+    def per_token(key, updates=policy):
+        return sum(u[key] for u in updates) / sum(u["tokens"] for u in updates)
+
+    def mismatch(key):
+        """Over the first pass, so of the whole step."""
+        return per_token(key, policy[: c["train.num_mini_batches"]])
 
     metrics = {
         "reward": float(batch.score.mean()),
@@ -265,14 +298,25 @@ def metrics_of(c, done):
         "clip_ratio/low_mean": per_token("clip_low"), "clip_ratio/high_mean": per_token("clip_high"),
         "critic/advantages/mean": float(own.mean()), "critic/advantages/min": float(own.min()),
         "critic/advantages/max": float(own.max()),
-        "rollout_corr/kl": first["mismatch"] / first["tokens"], "token_mult_prob_error": first["error"] / first["tokens"],
+        "rollout_corr/kl": mismatch("mismatch"), "token_mult_prob_error": mismatch("error"),
+        "rollout_corr/k3_kl": mismatch("k3"), "rollout_corr/chi2_token": mismatch("squares") - 1,
+        "rollout_corr/rollout_is_mean": mismatch("rho"),
+        "rollout_corr/rollout_is_eff_sample_size": mismatch("rho") ** 2 / mismatch("squares"),
     }  # fmt: skip
+    if c["correction.mode"] in ("tis", "icepop", "seq_mask_tis"):  # verl: of the weights that are applied
+        w = done["columns"]["correction"]
+        metrics["rollout_corr/rollout_is_mean"] = float(w.mean())
+        metrics["rollout_corr/rollout_is_eff_sample_size"] = float(w.mean() ** 2 / (w**2).mean())
+    if c["correction.mode"] == "mask":  # no weights are applied
+        del metrics["rollout_corr/rollout_is_mean"], metrics["rollout_corr/rollout_is_eff_sample_size"]
     if c["correction.mode"] != "none":
         metrics["rollout_corr/rollout_rs_masked_fraction"] = float((done["columns"]["correction"] == 0).double().mean())
+    if c["loss"] in ("clip_cov", "kl_cov"):
+        metrics["clip_ratio/covariance"] = float(done["columns"]["chosen"].double().mean())
     if c["correction.opsm_delta"]:
         metrics["opsm_clipfrac"] = per_token("opsm")
     if c["kl_coef"]:
-        metrics["actor/kl_coef"] = done["state"]["kl_coef"]
+        metrics["actor/kl_coef"] = c["kl_coef"]  # that the step used
     if c["kl_coef"] and c["kl_in"] != "loss":
         metrics["critic/kl"] = done["kl"]
     if c["entropy_coef"] or c["entropy_target"]:

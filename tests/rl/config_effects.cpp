@@ -39,6 +39,11 @@ namespace {
 
 const Words kLora{"lora.rank=2"};
 
+// All tokens of positive covariance are chosen.
+const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov_ratio=1",
+                     "algorithm.clip_cov_lb=0", "algorithm.num_iterations=2"};
+const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov_ratio=1",
+                   "algorithm.num_iterations=2"};
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 
 std::vector<Effect> algorithm_effects() {
@@ -53,12 +58,20 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.kl_in", "advantage", recorded, kKl},
       {"algorithm.kl_to", "rollout", recorded,
        with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.kl_bound", "1e-5", recorded,
+       with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.k3_bound", "1e-5", recorded,
+       with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.kl_average", "samples", recorded,
+       with(kKl, {"model.reference_path=" + input_file("reference"), "algorithm.kl_in=reward"})},
       {"algorithm.kl_target", "0.05", recorded, with(kKl, {"algorithm.kl_horizon=20"})},
       {"algorithm.kl_horizon", "10", recorded, adaptive},
       {"algorithm.reference_update_every", "1", recorded, kKl},
       {"algorithm.reference_mixup", "0.5", recorded,
        with(kKl, {"algorithm.reference_update_every=1", "train.steps=3"})},
       {"algorithm.entropy_coef", "0.5", recorded, {}},
+      {"algorithm.entropy_aggregation", "loss", recorded,
+       with(entropy, {"algorithm.loss_aggregation=seq_mean_token_mean"})},
       {"algorithm.entropy_target",
        "20",
        recorded,
@@ -77,6 +90,12 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.cispo_bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
       {"algorithm.sapo_tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
       {"algorithm.sapo_tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.clip_cov_ratio", "0.01", recorded, kClipCov},
+      {"algorithm.clip_cov_lb", "4.9", recorded, kClipCov},
+      {"algorithm.clip_cov_ub", "0.001", recorded, kClipCov},
+      {"algorithm.kl_cov_ratio", "0.01", recorded, kKlCov},
+      {"algorithm.ppo_kl_coef", "2", recorded, kKlCov},
+      {"algorithm.dppo_ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
       {"algorithm.reward.scale", "3", recorded, rewards},
@@ -90,6 +109,10 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.advantage.unbiased", "false", recorded, {}},
       {"algorithm.advantage.whiten", "tokens", recorded, {}},
       {"algorithm.advantage.whiten_eps", "0.5", recorded, {"algorithm.advantage.whiten=tokens"}},
+      {"algorithm.advantage.whiten_eps_in",
+       "std",
+       recorded,
+       {"algorithm.advantage.whiten=tokens", "algorithm.advantage.whiten_eps=0.5"}},
       {"algorithm.advantage.gamma", "0.5", recorded, rewards},
       {"algorithm.advantage.lambda", "0.5", recorded, kGae},
       {"algorithm.critic.model_path", input_file("critic"), recorded, kGae},
@@ -108,6 +131,10 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.correction.level", "sequence", recorded, correction},
       {"algorithm.correction.low", "1.5", recorded, correction},
       {"algorithm.correction.high", "0.1", recorded, correction},
+      {"algorithm.correction.token_high",
+       "0.9",
+       recorded,
+       {"algorithm.correction.mode=seq_mask_tis"}},
       {"algorithm.correction.opsm_delta", "0.0001", recorded, kTwice},
       {"algorithm.num_iterations", "2", recorded, {}},
       {"algorithm.mask_truncated", "true", recorded, {}},
@@ -167,6 +194,7 @@ std::vector<Effect> training_effects() {
       {"optimizer.beta2", "0.5", recorded, {}},
       {"optimizer.eps", "0.1", recorded, {}},
       {"optimizer.weight_decay", "0.5", recorded, {}},
+      {"optimizer.weight_decay_of", "all", recorded, {"optimizer.weight_decay=0.5"}},
       {"optimizer.max_grad_norm", "0.001", recorded, {"optimizer.eps=0.1"}},
       {"train.steps", "3", recorded, {}},
       {"train.tokens_per_micro_batch", "20", recorded, {}},

@@ -296,6 +296,21 @@ TEST_CASE("every preset is a set of known keys with valid values, and each chang
   CHECK(preset_names().size() == 26);
 }
 
+TEST_CASE("a preset's settings of its own loss do not refuse another loss") {
+  const auto of_verl = load_config({}, {"algorithm.preset=verl", "algorithm.loss=sapo"});
+  CHECK(joined(of_verl.errors) == "");
+  CHECK(load_config({}, {"algorithm.preset=verl", "algorithm.kl_in=reward"}).ok());
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(error({"algorithm.preset=verl", "algorithm.loss=sapo", "algorithm.dual_clip=4"}),
+             Contains("algorithm.dual_clip: is 4.0"));
+  CHECK_THAT(error({"algorithm.dppo_ratio_bound=3"}), Contains("expected 0, or loss dppo_tv"));
+  CHECK_THAT(error({"algorithm.correction.token_high=2"}),
+             Contains("expected 0, or mode seq_mask_tis"));
+  CHECK_THAT(error({"algorithm.kl_average=samples"}), Contains("kl_in loss sums the KL"));
+}
+
 TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

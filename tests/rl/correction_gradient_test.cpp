@@ -5,8 +5,8 @@
 #include <random>
 
 #include "rl/algorithm/correction.h"
-#include "rl/algorithm/losses.h"
 #include "rl/config/load.h"
+#include "rl/losses/losses.h"
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -78,8 +78,10 @@ at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& co
       at::log_softmax(logits, 1).gather(1, bandit.arm.unsqueeze(1)).squeeze(1);
   rl::LossContext context;
   context.num_sequences = kPulls;
-  rl::policy_gradient_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context)
-      .loss.backward();
+  rl::Figures figures;
+  rl::policy_gradient_loss(logprob, at::zeros({kPulls}, at::kDouble), entries, config, context,
+                           figures)
+      .backward();
   return -logits.grad();
 }
 

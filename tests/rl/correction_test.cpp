@@ -55,7 +55,8 @@ TEST_CASE("corrections of every mode and level are PyTorch's, with their statist
     const CorrectionConfig config{.mode = value_of<CorrectionMode>(golden["mode"]),
                                   .level = value_of<CorrectionLevel>(golden["level"]),
                                   .low = golden["low"],
-                                  .high = golden["high"]};
+                                  .high = golden["high"],
+                                  .token_high = golden.value("token_high", 0.0)};
     const auto got = rl::correction_weights(test::golden_table(golden["batch"]), config);
     CAPTURE(golden["batch"].dump(), golden["mode"].dump(), golden["level"].dump(), config.low);
     CHECK(distance(got.weight, golden["weight"]) < 1e-12);

@@ -137,7 +137,8 @@ Training train(const rl::Config& config, const std::vector<sp::Document>& docume
   std::vector<double> metrics;
   for (int step = 0; step < 3; ++step) {
     const auto update = critic.update(local, columns, static_cast<double>(entries), 1e-2);
-    TORCH_CHECK(update.sums.tokens == entries, update.sums.tokens, " tokens of ", entries);
+    TORCH_CHECK(update.figures["tokens"] == entries, update.figures["tokens"], " tokens of ",
+                entries);
     for (const auto& [name, value] : rl::critic_metrics({update})) {
       metrics.push_back(value);
     }
@@ -225,12 +226,12 @@ TEST_CASE("values outside the clip that move towards the return earn no gradient
   };
   const auto [outside, moved] = update(-1.0);
   CHECK(outside.grad_norm == 0.0);
-  CHECK(outside.sums.clipped == outside.sums.tokens);
-  CHECK(outside.sums.loss == Approx(0.5 * 1.5 * 1.5));
+  CHECK(outside.figures["clipped"] == 1.0);
+  CHECK(outside.figures["loss"] == Approx(0.5 * 1.5 * 1.5));
   CHECK(moved == 0.0);
   const auto [inside, moved_inside] = update(0.0);
-  CHECK(inside.sums.clipped == 0.0);
-  CHECK(inside.sums.loss == Approx(0.5));
+  CHECK(inside.figures["clipped"] == 0.0);
+  CHECK(inside.figures["loss"] == Approx(0.5));
   CHECK(moved_inside > 0.0);
 }
 
@@ -250,10 +251,10 @@ TEST_CASE("a critic learns returns that are a function of the token") {
     rl::Critic critic(config, comms);
     const auto local = collate(documents, mesh);
     const auto loss_tokens = static_cast<double>(count_entries(documents));
-    const double first = critic.update(local, columns, loss_tokens, 1e-2).sums.loss;
+    const double first = critic.update(local, columns, loss_tokens, 1e-2).figures["loss"];
     double last = first;
     for (int step = 0; step < 60; ++step) {
-      last = critic.update(local, columns, loss_tokens, 1e-2).sums.loss;
+      last = critic.update(local, columns, loss_tokens, 1e-2).figures["loss"];
     }
     CHECK(first > 0.1);
     CHECK(last < 0.02 * first);
@@ -323,7 +324,7 @@ TEST_CASE(
     const std::vector<sp::Document> silent{make_document(9, 9, 9)};
     const auto update = critic.update(collate(silent, mesh), make_columns(silent), 0.0, 1e-2);
     CHECK(update.grad_norm == 0.0);
-    CHECK(update.sums.loss == 0.0);
+    CHECK(update.figures["loss"] == 0.0);
     CHECK(at::equal(parameters(critic), before));
     CHECK_THROWS_WITH(critic.update(collate(silent, mesh), make_columns(silent), -1.0, 1e-2),
                       Catch::Contains("loss_tokens"));
@@ -339,11 +340,17 @@ TEST_CASE(
 TEST_CASE("critic metrics: names, means over updates, statistics over all their tokens") {
   const auto values = at::tensor({1.0, 3.0}, at::kDouble),
              returns = at::tensor({2.0, 3.0}, at::kDouble);
-  rl::CriticUpdate a{{0.5, 2, 1}, rl::ValueStatistics::of(values, returns), 2.0, 1e-3};
-  rl::CriticUpdate b{{0.1, 1, 0},
+  const auto figures = [](double loss, double tokens, double clipped) {
+    rl::StepFigures of_step;
+    of_step.set("loss", rl::FigureRule::kSum, loss);
+    of_step.set("tokens", rl::FigureRule::kSum, tokens);
+    of_step.set("clipped", rl::FigureRule::kMean, clipped);
+    return of_step;
+  };
+  rl::CriticUpdate a{figures(0.5, 2, 1), rl::ValueStatistics::of(values, returns), 2.0, 1e-3};
+  rl::CriticUpdate b{figures(0.1, 1, 0),
                      rl::ValueStatistics::of(values.narrow(0, 0, 1) - 2, returns.narrow(0, 0, 1)),
-                     4.0,
-                     1e-4};
+                     4.0, 1e-4};
   const rl::Metrics expected{
       {"critic/vf_loss", 0.3},           {"critic/vf_clipfrac", 1.0 / 3},
       {"critic/vf_explained_var", -6.0},  // residuals 1, 0, 3; returns 2, 3, 2

@@ -125,7 +125,7 @@ TEST_CASE(
   hybrid.delta_net = {{4, 8, 64, 64, 4}, /*grouped_projections=*/true};
   list_blocks(hybrid);
   for (int64_t layer = 0; layer + 1 < hybrid.num_hidden_layers; ++layer) {
-    hybrid.blocks[layer].token_mixer = engine::TokenMixer::kGatedDelta;
+    hybrid.blocks[layer].token_mixer = engine::TokenMixerKind::kGatedDelta;
   }
   const auto computing = [](const engine::ModelConfig& model, int64_t tokens) {
     double least = 0.0;

@@ -1,13 +1,15 @@
 // Guards: a policy loss or KL estimate that departs from its formula, in value or gradient.
 // Oracles: PyTorch fp64 (tests/goldens/policy_losses.py), finite differences, closed forms.
-#include "rl/algorithm/policy_objective.h"
+#include "rl/losses/policy_objective.h"
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "rl/algorithm/losses.h"
+#include "rl/algorithm/covariance_choice.h"
 #include "rl/config/load.h"
+#include "rl/losses/losses.h"
+#include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -85,11 +87,32 @@ void check_golden(const at::Tensor& values, const at::Tensor& weights, const Tok
 }  // namespace
 
 TEST_CASE("every policy loss equals its transcription in PyTorch, value and gradient") {
-  CHECK(goldens()["losses"].size() == 10);
+  CHECK(goldens()["losses"].size() == 12);
   for (const auto& golden : goldens()["losses"]) {
     CAPTURE(golden["name"].get<std::string>());
     const Tokens tokens;
     check_golden(objective(tokens, config_of(golden["keys"])), token_weights(), tokens, golden);
+  }
+}
+
+TEST_CASE("losses that choose tokens by covariance choose and compute what PyTorch does") {
+  CHECK(goldens()["covariance_losses"].size() == 2);
+  for (const auto& golden : goldens()["covariance_losses"]) {
+    CAPTURE(golden["keys"].dump());
+    const Tokens tokens;
+    rl::StepColumns table;
+    table.old = goldens()["old"].get<std::vector<double>>();
+    table.advantage = goldens()["advantage"].get<std::vector<double>>();
+    const rl::ChoicePart all{0, static_cast<int64_t>(table.old.size()), 1};
+    const auto config = config_of(golden["keys"]);
+    CHECK(max_abs_diff(at::tensor(rl::token_covariances(table, all), at::kDouble),
+                       column(goldens()["covariance"])) < 1e-12);
+    const auto chosen = rl::choose_by_covariance(table, all, config);
+    CHECK(chosen == golden["chosen"].get<std::vector<double>>());
+    const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage,
+                                at::tensor(chosen, at::kDouble)};
+    const auto log_ratio = rl::policy_log_ratio(terms, config, sequences());
+    check_golden(rl::policy_objective(terms, log_ratio, config), token_weights(), tokens, golden);
   }
 }
 
@@ -118,9 +141,30 @@ TEST_CASE("every KL estimate equals its transcription in PyTorch, value and grad
   }
 }
 
+TEST_CASE("a bounded KL estimate has PyTorch's value and gradient, none of its own beyond") {
+  CHECK(goldens()["bounded_kl"].size() == 27);
+  for (const auto& golden : goldens()["bounded_kl"]) {
+    CAPTURE(golden["keys"].dump());
+    const Tokens tokens;
+    check_golden(kl(tokens, config_of(golden["keys"])), token_weights(), tokens, golden);
+  }
+}
+
+TEST_CASE("a bounded k3 of a log-ratio that would overflow is finite and has no gradient") {
+  const double d = GENERATE(-900.0, -2.7, 30.0);
+  const at::Tensor logprob = at::full({1}, d, at::kDouble).requires_grad_();
+  const at::Tensor reference = at::zeros({1}, at::kDouble);
+  const auto config = config_of({{"k3_bound", 10.0}});
+  const rl::SequenceMeans alone(at::zeros({1}, at::kLong), 1, nullptr);
+  const at::Tensor estimate = rl::kl_estimate(logprob, reference, logprob, config, alone);
+  CHECK(estimate.item<double>() == 10.0);
+  estimate.sum().backward();
+  CHECK(logprob.grad().item<double>() == 0.0);
+}
+
 TEST_CASE(
     "correction, KL, entropy bonus and off-policy sequence mask come together as in PyTorch") {
-  CHECK(goldens()["whole"].size() == 4);
+  CHECK(goldens()["whole"].size() == 5);
   for (const auto& golden : goldens()["whole"]) {
     const Tokens tokens;
     const at::Tensor entropy = column(goldens()["entropy"]).requires_grad_();
@@ -132,14 +176,17 @@ TEST_CASE(
     entries.advantage_n = column(goldens()["sequence_advantage"]);
     entries.correction_n = column(goldens()["correction"]);
     entries.weight_n = column(goldens()["sequence_weight"]);
-    auto config = config_of({{"kl_coef", golden["kl_coef"]}});
+    auto config = config_of(
+        {{"kl_coef", golden["kl_coef"]}, {"entropy_aggregation", golden["entropy_aggregation"]}});
     config.correction.opsm_delta = golden["opsm_delta"];
     rl::LossContext context{golden["kl_coef"], golden["entropy_coef"], tokens.logprob.size(0),
                             static_cast<int64_t>(goldens()["lengths"].size()), nullptr};
-    const auto result = rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context);
-    CHECK(result.loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
-    CHECK((result.figures.fetch().opsm_masked > 0) == (config.correction.opsm_delta > 0));
-    result.loss.backward();
+    rl::Figures figures;
+    const at::Tensor loss =
+        rl::policy_gradient_loss(tokens.logprob, entropy, entries, config, context, figures);
+    CHECK(loss.item<double>() == Approx(golden["loss"].get<double>()).margin(1e-12));
+    CHECK((test::fetched(figures)["opsm_masked"] > 0) == (config.correction.opsm_delta > 0));
+    loss.backward();
     CHECK(max_abs_diff(tokens.logprob.grad(), column(golden["gradient"])) < 1e-12);
     const at::Tensor grad =
         entropy.grad().defined() ? entropy.grad() : at::zeros_like(entropy.detach());
@@ -159,11 +206,12 @@ TEST_CASE("a wild ratio neither overflows nor makes the gradient NaN") {
 }
 
 TEST_CASE("gradients that are true derivatives equal finite differences") {
-  // cispo, dppo_tv and the straight-through estimates hold parts of themselves fixed: theirs are
-  // not.
+  // cispo, dppo_tv, dppo_kl and the straight-through estimates hold parts of themselves fixed:
+  // theirs are not.
   for (const auto& golden : goldens()["losses"]) {
     const auto config = config_of(golden["keys"]);
-    if (config.loss == rl::PolicyLossName::kCispo || config.loss == rl::PolicyLossName::kDppoTv) {
+    if (config.loss == rl::PolicyLossName::kCispo || config.loss == rl::PolicyLossName::kDppoTv ||
+        config.loss == rl::PolicyLossName::kDppoKl) {
       continue;
     }
     CAPTURE(golden["name"].get<std::string>());

@@ -17,7 +17,8 @@ using Figures = std::map<std::string, std::vector<double>>;
 
 inline Figures golden_figures(const nlohmann::json& golden) {
   Figures figures;
-  for (const char* name : {"rewards", "advantages", "correction", "values", "returns"}) {
+  for (const char* name :
+       {"rewards", "advantages", "correction", "values", "returns", "next_kl_coef"}) {
     figures[name] = golden.value(name, std::vector<double>{});
   }
   for (const char* kind : {"updates", "critic"}) {

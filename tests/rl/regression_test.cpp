@@ -115,9 +115,9 @@ std::vector<Layout> layouts() {
 // One case of each way in which tokens of a step depend on each other.
 bool is_distinct(const std::string& name) {
   static const std::set<std::string> kDistinct{
-      "dapo",  "gspo",           "ppo",          "trl_gspo",  "nemo_rl",
-      "areal", "kl_in_reward",   "seq_mask_tis", "opsm",      "entropy_bonus",
-      "gmpo",  "mask_truncated", "gae_turns",    "gspo_forks"};
+      "dapo",         "gspo",           "ppo",       "trl_gspo",      "nemo_rl", "areal",
+      "kl_in_reward", "seq_mask_tis",   "opsm",      "entropy_bonus", "gmpo",    "clip_cov",
+      "kl_cov",       "mask_truncated", "gae_turns", "gspo_forks"};
   return kDistinct.contains(name);
 }
 
@@ -160,18 +160,18 @@ std::vector<Case> cases_of(const Layout& layout, const std::string& dtype) {
 
 void add_updates(Figures& figures, const rl::StepUpdates& updates) {
   for (std::size_t u = 0; u < updates.policy.size(); ++u) {
-    const rl::LossSums& sums = updates.policy[u].sums;
+    const rl::StepFigures& of_update = updates.policy[u].figures;
     const std::string name = "updates[" + std::to_string(u) + "].";
-    figures[name + "loss"] = {sums.loss};
-    figures[name + "policy_loss"] = {sums.policy_loss};
-    figures[name + "kl"] = {sums.kl / sums.tokens};
-    figures[name + "entropy"] = {sums.entropy / sums.tokens};
-    figures[name + "clip_low"] = {sums.ratio_clipped_low / sums.tokens};
-    figures[name + "clip_high"] = {sums.ratio_clipped_high / sums.tokens};
+    figures[name + "loss"] = {of_update["loss"]};
+    figures[name + "policy_loss"] = {of_update["policy_loss"]};
+    figures[name + "kl"] = {of_update["kl"]};
+    figures[name + "entropy"] = {of_update["entropy"]};
+    figures[name + "clip_low"] = {of_update["clipped_low"]};
+    figures[name + "clip_high"] = {of_update["clipped_high"]};
     figures[name + "grad_norm"] = {updates.policy[u].grad_norm};
   }
   for (std::size_t u = 0; u < updates.critic.size(); ++u) {
-    figures["critic[" + std::to_string(u) + "].loss"] = {updates.critic[u].sums.loss};
+    figures["critic[" + std::to_string(u) + "].loss"] = {updates.critic[u].figures["loss"]};
     figures["critic[" + std::to_string(u) + "].grad_norm"] = {updates.critic[u].grad_norm};
   }
 }
@@ -193,6 +193,7 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   figures["correction"] = updates.correction.weight;
   figures["values"] = batch.columns.value;
   figures["returns"] = advantages.returns;
+  figures["next_kl_coef"] = {run.state().kl_coef};
   add_updates(figures, updates);
   for (const auto& [name, value] :
        rl::rl_step_metrics(one.rollouts, batch, advantages, updates, run.state(), one.config)) {

@@ -38,9 +38,9 @@ engine::ModelConfig model_config() {
                     .per_token = kPerToken,
                     .intermediate_size = 16,
                     .normalise_weights = true};
-  config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts},
-                   {.channel_mixer = engine::ChannelMixer::kMlp},
-                   {.channel_mixer = engine::ChannelMixer::kExperts}};
+  config.blocks = {{.channel_mixer = engine::ChannelMixerKind::kExperts},
+                   {.channel_mixer = engine::ChannelMixerKind::kMlp},
+                   {.channel_mixer = engine::ChannelMixerKind::kExperts}};
   return config;
 }
 

@@ -51,7 +51,7 @@ engine::ModelConfig untied() {
 engine::ModelConfig with_experts() {
   engine::ModelConfig config = untied();
   config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
-  config.blocks = {{}, {.channel_mixer = engine::ChannelMixer::kExperts}};
+  config.blocks = {{}, {.channel_mixer = engine::ChannelMixerKind::kExperts}};
   return config;
 }
 

@@ -31,6 +31,7 @@ inline rl::SampleRewards golden_rewards(std::size_t batch) {
   for (const auto& turn : b["turns"]) {
     rewards.turns.push_back({turn[0], turn[1], turn[2]});
   }
+  rewards.scored = b["scored"].get<std::vector<bool>>();
   return rewards;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -49,13 +50,10 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
   entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
   rl::StepUpdates updates;
-  updates.policy.push_back(
-      {rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {})
-           .figures.fetch(),
-       {},
-       {},
-       {},
-       1.0});
+  rl::Figures figures;
+  rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {},
+                           figures);
+  updates.policy.push_back({test::fetched(figures), {}, {}, {}, 1.0});
   rl::TrainingState state;
   state.weight_version = 7;
   return rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
@@ -95,6 +93,44 @@ TEST_CASE("the mismatch of trainer and rollout engine by its names") {
   CHECK(value_of(metrics, "rollout_corr/rollout_is_mean") == Approx((up + down) / 2));
   CHECK(value_of(metrics, "rollout_corr/rollout_is_eff_sample_size") ==
         Approx((up + down) * (up + down) / (2 * (up * up + down * down))));
+}
+
+TEST_CASE(
+    "mismatch metrics are of every mini-batch of the first pass, and of the applied weights") {
+  rl::Config config;
+  config.rollout.group_size = 2;
+  config.train.num_mini_batches = 2;
+  config.algorithm.kl_coef = 0.1;
+  const std::vector rollouts{make_rollout(1, {{7, 0, 1}}), make_rollout(0, {{7, 0, 1}})};
+  const auto batch = rl::make_step_batch(rollouts, config);
+  const auto advantages =
+      rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
+  rl::StepUpdates updates;
+  for (const double off : {0.1, 0.3, 5.0}) {  // the third is of the second pass
+    rl::StepFigures figures;
+    figures.set("tokens", rl::FigureRule::kSum, 1);
+    for (const char* name : {"rollout_kl", "rho"}) {
+      figures.set(name, rl::FigureRule::kMean, off);
+    }
+    figures.set("rho_squared", rl::FigureRule::kMean, off * off);
+    figures.set("sampling_difference_max", rl::FigureRule::kMax, off);
+    updates.policy.push_back({figures, {}, {}, {}, 1.0});
+  }
+  updates.kl_coef = 0.1;
+  rl::TrainingState state;
+  state.kl_coef = 0.2;  // of the next step
+  const auto raw = rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
+  CHECK(value_of(raw, "rollout_corr/kl") == Approx(0.2));
+  CHECK(value_of(raw, "sampling/sampling_logp_difference/max") == Approx(0.3));
+  CHECK(value_of(raw, "rollout_corr/chi2_token") == Approx(0.05 - 1));
+  CHECK(value_of(raw, "rollout_corr/rollout_is_mean") == Approx(0.2));
+  CHECK(value_of(raw, "actor/kl_coef") == 0.1);
+  updates.correction.weight = {1.0, 0.5};
+  updates.correction.statistics.rollout_is_mean = 0.75;
+  updates.correction.statistics.rollout_is_eff_sample_size = 0.9;
+  const auto applied = rl::rl_step_metrics(rollouts, batch, advantages, updates, state, config);
+  CHECK(value_of(applied, "rollout_corr/rollout_is_mean") == 0.75);
+  CHECK(value_of(applied, "rollout_corr/rollout_is_eff_sample_size") == 0.9);
 }
 
 TEST_CASE("staleness goes by each token's own version") {

@@ -17,8 +17,9 @@ namespace {
 
 // The algorithm of a case, through the words of a recipe.
 AlgorithmConfig config_of(const nlohmann::json& keys) {
-  static const std::set<std::string> kOfAdvantage = {
-      "estimator", "std", "unbiased", "eps", "whiten", "whiten_eps", "gamma", "lambda"};
+  static const std::set<std::string> kOfAdvantage = {"estimator",     "std",    "unbiased",
+                                                     "eps",           "whiten", "whiten_eps",
+                                                     "whiten_eps_in", "gamma",  "lambda"};
   std::vector<std::string> words;
   for (const auto& [key, value] : keys.items()) {
     const std::string path =
@@ -73,6 +74,36 @@ TEST_CASE("KL values are the golden numbers, in any form") {
     CHECK(std::abs(rl::kl_value(estimator, 0.3) - 0.04081822) < 1e-8);
     CHECK(std::abs(rl::kl_value(estimator, -0.3) - 0.04985881) < 1e-8);
   }
+}
+
+TEST_CASE("a bounded KL value is clamped: k3 by its own bound, every estimate by the other") {
+  AlgorithmConfig config;
+  CHECK(rl::bounded_kl_value(config, -3.0) == rl::kl_value(config.kl_estimator, -3.0));
+  config.k3_bound = 10.0;
+  CHECK(rl::bounded_kl_value(config, -900.0) == 10.0);
+  CHECK(rl::bounded_kl_value(config, -2.0) == Approx(std::exp(2.0) - 3.0));
+  config.kl_estimator = rl::KlEstimator::kK1;
+  CHECK(rl::bounded_kl_value(config, -30.0) == -30.0);
+  config.kl_bound = 10.0;
+  CHECK(rl::bounded_kl_value(config, -30.0) == -10.0);
+}
+
+TEST_CASE("a sample that failed counts in no statistic of its group or of the step") {
+  AlgorithmConfig config;
+  config.advantage.eps = 0.0;
+  rl::SampleRewards rewards = totals({1, 0, 0, 1.0 / 3, 5, 5, 5, 5});
+  rewards.scored = {true, true, true, false, false, true, true, true};
+  const auto table = table_of({0, 1, 2, 3, 3, 3, 4, 5, 6});
+  const double std = std::sqrt(1.0 / 3);  // of 1, 0, 0 over n - 1
+  CHECK(distance(rl::step_advantages(table, rewards, 4, config, 0).advantage,
+                 {2.0 / 3 / std, -1.0 / 3 / std, -1.0 / 3 / std, 0, 0, 0}) < 1e-12);
+  config.advantage.estimator = rl::AdvantageEstimator::kRloo;
+  config.advantage.std = rl::AdvantageStd::kNone;
+  CHECK(distance(rl::step_advantages(table, rewards, 4, config, 0).advantage,
+                 {1, -0.5, -0.5, 0, 0, 0}) < 1e-12);
+  rewards.scored.pop_back();
+  CHECK_THROWS_WITH(rl::step_advantages(table, rewards, 4, config, 0),
+                    Catch::Contains("flags of scored samples for 7 samples, expected 8"));
 }
 
 TEST_CASE("returns and generalized advantages over one sample are the closed forms") {

@@ -247,10 +247,11 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
 // A model with adapters drawn from `seed`, B not zero, on the base of make_decoder(1).
 engine::Decoder make_adapted(uint64_t seed, at::ScalarType dtype = at::kFloat,
                              bool quantised = false) {
-  engine::Decoder decoder = make_decoder(1, dtype);
+  engine::WeightStorage storage;
   if (quantised) {
-    decoder.quantise(engine::QuantisedFormat::kNf4);
+    storage.projections = engine::QuantisedFormat::kNf4;
   }
+  engine::Decoder decoder = test::stored_as(make_decoder(1, dtype), storage);
   engine::Adapters& adapters = decoder.add_adapters({2, 4.0, engine::adapter_targets()});
   at::manual_seed(seed);
   adapters.unit().flat().detach().copy_(at::randn(adapters.unit().flat().sizes()) * 0.3);
@@ -342,9 +343,10 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
           {recompute ? engine::Recompute::kFull : engine::Recompute::kNone});
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 16, {}}), 0};
       const auto inputs = rl::model_inputs(local, {}, at::kDouble);
-      const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>) {
+      const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>,
+                           rl::Figures& figures) {
         return rl::sft_loss(output.logprobs_n, output.entropy_n,
-                            at::full_like(output.logprobs_n.detach(), 1.0 / 25));
+                            at::full_like(output.logprobs_n.detach(), 1.0 / 25), figures);
       };
       for (int step = 0; step < 2; ++step) {
         results[mesh.rank()] =
@@ -358,8 +360,8 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
   for (const auto& shape : std::vector<sp::MeshShape>{{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1}}) {
     const auto result = update(shape, true);
     CHECK(result.grad_norm == Approx(expected.grad_norm).epsilon(1e-10));
-    CHECK(result.sums.loss == Approx(expected.sums.loss).epsilon(1e-10));
-    CHECK(result.sums.tokens == 25);
+    CHECK(result.figures["loss"] == Approx(expected.figures["loss"]).epsilon(1e-10));
+    CHECK(result.figures["tokens"] == 25);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "rl/data/training_batch.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <numeric>
 
 #include "rl/data/rollout_file.h"
@@ -61,12 +62,7 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   CHECK(step.columns.begin == std::vector<int64_t>{0, 2, 4, 4});
   CHECK(step.rewards.total == std::vector<double>{0, 0, 0});
   CHECK(step.columns.weight == std::vector<double>(4, 0.25));
-  rollouts[1].advantages.clear();
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
-                    Catch::Contains("r1 brings no advantages"));
   config.algorithm.advantage.estimator = rl::AdvantageEstimator::kReinforce;
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
-                    Catch::Contains("r0 brings advantages and no reward"));
   rollouts[0].rewards = {{"a", 1.0}};
   CHECK(rl::make_step_batch(rollouts, config).columns.given.empty());
 }
@@ -157,14 +153,11 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
   }
 }
 
-TEST_CASE("rollouts that cannot be trained on are refused by name") {
+TEST_CASE("a group that is not whole is refused by name") {
   const auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(1, 0.0, 1)};
   CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
                     Catch::Contains("r1 is not part of a whole group"));
-  rollouts[1].group_id = 0;
-  rollouts[1].top_p = 0.9F;
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config), Catch::Contains("top_p"));
 }
 
 TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
@@ -234,6 +227,22 @@ TEST_CASE("a sample that failed counts as the mean of its group and carries no l
   rollouts[1].finish_reason = bridge::FinishReason::kError;
   CHECK(rl::total_rewards(rollouts, config) == std::vector<double>{1.0, 0.75, 0.5});
   CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].documents[1].entries.size() == 0);
+}
+
+TEST_CASE(
+    "the advantages of a group with a failed sample are those of the samples that are there") {
+  auto config = make_config();
+  config.rollout.group_size = 4;
+  config.algorithm.advantage.eps = 0.0;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1, 1), make_rollout(0, 0, 1),
+                                        make_rollout(0, 0, 1), make_rollout(0, 0, 1)};
+  rollouts[3].rewards.clear();  // failed
+  const auto batch = rl::make_step_batch(rollouts, config);
+  const auto got = rl::step_advantages(batch.columns, batch.rewards, 4, config.algorithm, 0.0);
+  REQUIRE(got.advantage.size() == 3);
+  const double std = std::sqrt(1.0 / 3);  // of 1, 0, 0 over n - 1
+  CHECK(got.advantage[0] == Approx(2.0 / 3 / std));
+  CHECK(got.advantage[1] == Approx(-1.0 / 3 / std));
 }
 
 TEST_CASE("a recorded file is read in groups with its optional fields") {

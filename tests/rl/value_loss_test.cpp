@@ -1,11 +1,12 @@
 // Guards: a value loss on the wrong side of its clip, statistics that lose their digits or count a
 // token twice. Oracles: PyTorch fp64 (tests/goldens/value_loss.py), finite differences.
-#include "rl/algorithm/value_loss.h"
+#include "rl/losses/value_loss.h"
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -33,15 +34,14 @@ TEST_CASE("the value loss equals its transcription in PyTorch, value, gradient a
     CAPTURE(golden["clip"].get<double>());
     const at::Tensor value = column("value").requires_grad_();
     const double tokens = static_cast<double>(value.numel());
-    const auto result =
-        rl::value_loss(value, column("old"), column("returns"), 1.0 / tokens, golden["clip"]);
-    CHECK(std::abs(result.loss.item<double>() - golden["loss"].get<double>()) < 1e-12);
-    const at::Tensor figures = result.figures_k;
-    const auto sums = rl::ValueSums::from(
-        {figures[0].item<double>(), figures[1].item<double>(), figures[2].item<double>()});
-    CHECK(sums.loss == result.loss.item<double>());
-    CHECK(std::abs(sums.clipped / sums.tokens - golden["clipfrac"].get<double>()) < 1e-12);
-    result.loss.backward();
+    rl::Figures figures;
+    const at::Tensor loss = rl::value_loss(value, column("old"), column("returns"), 1.0 / tokens,
+                                           golden["clip"], figures);
+    CHECK(std::abs(loss.item<double>() - golden["loss"].get<double>()) < 1e-12);
+    const auto fetched = test::fetched(figures);
+    CHECK(fetched["loss"] == loss.item<double>());
+    CHECK(std::abs(fetched["clipped"] - golden["clipfrac"].get<double>()) < 1e-12);
+    loss.backward();
     CHECK(max_abs_diff(value.grad(), at::tensor(golden["gradient"].get<std::vector<double>>(),
                                                 at::kDouble)) < 1e-12);
   }
@@ -51,7 +51,8 @@ TEST_CASE("the value loss's gradient is that of finite differences") {
   for (const double clip : {0.0, 0.2, 0.5}) {
     const at::Tensor value = column("value").requires_grad_();
     const auto loss = [&] {
-      return rl::value_loss(value, column("old"), column("returns"), 0.05, clip).loss;
+      rl::Figures figures;
+      return rl::value_loss(value, column("old"), column("returns"), 0.05, clip, figures);
     };
     CHECK(test::worst_gradient_error(loss, {value}) < 1e-9);
   }
@@ -61,13 +62,15 @@ TEST_CASE(
     "the value loss of no tokens is a zero with a gradient path; columns that differ are refused") {
   const at::Tensor hidden = at::zeros({0}, at::kDouble).requires_grad_();
   const at::Tensor none = at::zeros({0}, at::kDouble);
-  const auto result = rl::value_loss(hidden * 2.0, none, none, 0.0, 0.5);
-  CHECK(result.loss.item<double>() == 0.0);
-  result.loss.backward();
+  rl::Figures figures;
+  const at::Tensor loss = rl::value_loss(hidden * 2.0, none, none, 0.0, 0.5, figures);
+  CHECK(loss.item<double>() == 0.0);
+  loss.backward();
   CHECK(hidden.grad().defined());
-  CHECK_THROWS_WITH(rl::value_loss(hidden, none, at::zeros({2}, at::kDouble), 1.0, 0.5),
+  CHECK_THROWS_WITH(rl::value_loss(hidden, none, at::zeros({2}, at::kDouble), 1.0, 0.5, figures),
                     Catch::Contains("returns"));
-  CHECK_THROWS_WITH(rl::value_loss(hidden, none, none, 1.0, -0.5), Catch::Contains("value_clip"));
+  CHECK_THROWS_WITH(rl::value_loss(hidden, none, none, 1.0, -0.5, figures),
+                    Catch::Contains("value_clip"));
 }
 
 TEST_CASE("statistics of parts merge to those of the whole, also far from zero") {

@@ -69,6 +69,16 @@ void Disk::append(DiskFile& file, std::span<const std::byte> bytes, const std::s
   if (full_) throw std::system_error(ENOSPC, std::generic_category(), path + ": write");
 }
 
+bool Disk::flip_bit(const std::string& path, std::size_t keep) {
+  const auto file = files_.find(path);
+  if (file == files_.end() || file->second->bytes.size() <= keep) return false;
+  auto& bytes = file->second->bytes;
+  const auto at = static_cast<std::size_t>(
+      random_.between(static_cast<int64_t>(keep), static_cast<int64_t>(bytes.size()) - 1));
+  bytes[at] ^= std::byte{1} << random_.between(0, 7);
+  return true;
+}
+
 void Disk::machine_crash() {
   for (auto& [path, file] : files_) {
     const auto low = static_cast<int64_t>(file->synced);

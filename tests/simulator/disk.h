@@ -39,6 +39,8 @@ class Disk final : public bridge::FileSystem {
   void crash_at_append(int appends) { appends_to_crash_ = appends; }
   void set_full(bool full) { full_ = full; }
   void machine_crash();
+  // Changes one bit of the file behind its first `keep` bytes. False when there is nothing there.
+  bool flip_bit(const std::string& path, std::size_t keep);
 
  private:
   friend class OpenFile;

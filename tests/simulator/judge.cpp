@@ -20,16 +20,23 @@ void Judge::published(int64_t trainer_term, int64_t version, int64_t content) {
 void Judge::restored(int64_t version) {
   lineage_.erase(lineage_.upper_bound(version), lineage_.end());
   std::erase_if(trained_, [&](const auto& item) { return item.second > version; });
+  std::erase_if(acknowledged_, [&](const auto& item) { return item.second.second > version; });
   last_step_ = version;
   popped_.clear();
 }
 
-void Judge::acknowledged(const std::string& rollout_id, int64_t group_id) {
-  acknowledged_[rollout_id] = group_id;
+void Judge::spoiled(const std::string& rollout_id) {
+  spoiled_.insert(rollout_id);
+  acknowledged_.erase(rollout_id);  // the id no longer names one sample
+}
+
+void Judge::acknowledged(const std::string& rollout_id, int64_t group_id, int64_t version) {
+  if (spoiled_.contains(rollout_id)) return;
+  acknowledged_[rollout_id] = {group_id, version};
 }
 
 void Judge::released(int64_t group_id) {
-  std::erase_if(acknowledged_, [&](const auto& item) { return item.second == group_id; });
+  std::erase_if(acknowledged_, [&](const auto& item) { return item.second.first == group_id; });
   popped_.erase(popped_.lower_bound({group_id, 0}), popped_.lower_bound({group_id + 1, 0}));
 }
 
@@ -39,14 +46,53 @@ void Judge::started(const std::set<std::string>& replayed) {
   }
 }
 
+bool Judge::rejected(const std::string& rollout_id, const std::string& detail) {
+  if (rollout_id.empty() || spoiled_.contains(rollout_id)) return true;
+  if (forgives_unknown_groups_ && detail.find("was granted by no earlier start") != detail.npos) {
+    return false;
+  }
+  check(false, "rollout " + rollout_id + " was asked for and is rejected: " + detail);
+  return false;
+}
+
+void Judge::installed(const bridge::WeightSnapshot& snapshot) {
+  std::vector<bridge::NamedBuffer> tensors;
+  for (std::size_t i = 0; i < snapshot.tensors.size(); ++i) {
+    const bridge::TensorEntry& t = snapshot.manifest.tensors[i];
+    tensors.push_back({t.name, t.dtype, t.shape, snapshot.tensors[i]});
+  }
+  check(bridge::root_hash_of(tensors) == snapshot.manifest.root_hash,
+        "a worker was handed weights of version " + std::to_string(snapshot.manifest.version) +
+            " that are not what was published");
+}
+
+void Judge::evaluated(const std::vector<bridge::HeldOutSample>& samples, int64_t prompts,
+                      int32_t samples_each, int64_t content) {
+  check(static_cast<int64_t>(samples.size()) == prompts * samples_each,
+        "an evaluation has " + std::to_string(samples.size()) + " samples");
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const bridge::HeldOutSample& sample = samples[i];
+    check(sample.prompt == static_cast<int64_t>(i) / samples_each, "samples are out of order");
+    if (sample.rewards.empty()) continue;  // it failed at every attempt
+    check(sample.rewards[0].second == static_cast<double>(content),
+          "an evaluation of weights " + std::to_string(content) + " holds a sample of " +
+              std::to_string(sample.rewards[0].second));
+  }
+}
+
+void Judge::check_contents(const bridge::Rollout& r) {
+  for (const bridge::VersionSpan& span : r.versions) {
+    const auto found = contents_.find({r.trainer_term, span.version});
+    check(found != contents_.end(), name(r) + " names weights that were never published");
+    const int64_t token = r.completion_ids.at(static_cast<std::size_t>(span.begin));
+    check(token == found->second, name(r) + " was sampled from weights " + std::to_string(token) +
+                                      ", the version it names is " + std::to_string(found->second));
+  }
+}
+
 void Judge::popped(const bridge::Rollout& r) {
   check(popped_.insert({r.group_id, r.sample_index}).second, name(r) + ": its sample came before");
-  if (r.versions.empty()) return;  // a failed sample
-  const auto found = contents_.find({r.trainer_term, r.versions.front().version});
-  check(found != contents_.end(), name(r) + " names weights that were never published");
-  check(r.completion_ids.front() == found->second,
-        name(r) + " was sampled from weights " + std::to_string(r.completion_ids.front()) +
-            ", the version it names is " + std::to_string(found->second));
+  check_contents(r);
 }
 
 void Judge::trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, int64_t samples,
@@ -57,14 +103,17 @@ void Judge::trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, 
   check(static_cast<int64_t>(rollouts.size()) == samples,
         "step " + std::to_string(step) + " has " + std::to_string(rollouts.size()) + " rollouts");
   for (const bridge::Rollout& r : rollouts) {
-    check(trained_.emplace(r.rollout_id, step).second, name(r) + " is trained on twice");
-    if (r.versions.empty()) continue;
-    const int64_t version = r.versions.front().version;
-    check(version <= step - 1 && version >= step - 1 - max_staleness,
-          name(r) + " of version " + std::to_string(version) + " in step " + std::to_string(step));
-    const auto found = lineage_.find(version);
-    check(found != lineage_.end() && found->second == r.completion_ids.front(),
-          name(r) + " is of weights that the run does not descend from");
+    check(trained_.emplace(std::pair(r.group_id, r.sample_index), step).second,
+          name(r) + ": its sample is trained on twice");
+    for (const bridge::VersionSpan& span : r.versions) {
+      check(span.version <= step - 1 && span.version >= step - 1 - max_staleness,
+            name(r) + " of version " + std::to_string(span.version) + " in step " +
+                std::to_string(step));
+      const auto found = lineage_.find(span.version);
+      check(found != lineage_.end() &&
+                found->second == r.completion_ids.at(static_cast<std::size_t>(span.begin)),
+            name(r) + " is of weights that the run does not descend from");
+    }
   }
 }
 

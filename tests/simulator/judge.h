@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/trainer/held_out_samples.h"
+#include "rollout_bridge/weights/snapshot.h"
 
 namespace ringside::simulator {
 
@@ -23,16 +25,31 @@ class Judge {
  public:
   // The trainer made or restored weights; what was trained after `version` is undone.
   void published(int64_t trainer_term, int64_t version, int64_t content);
+  // Rollouts of these weights are lost with them.
   void restored(int64_t version);
 
   // An acknowledgement of ACCEPTED left the trainer.
-  void acknowledged(const std::string& rollout_id, int64_t group_id);
+  // version: the newest that it was sampled under.
+  void acknowledged(const std::string& rollout_id, int64_t group_id, int64_t version);
   // The trainer's owner said that the group's rollouts may go.
   void released(int64_t group_id);
   // The disk may have lost what was not synced, and the configuration accepts that.
   void forgive_losses() { acknowledged_.clear(); }
   // A start of the trainer: what its journal gave back.
   void started(const std::set<std::string>& replayed);
+
+  // A worker sends a rollout in a way that breaks the protocol, under this id.
+  void spoiled(const std::string& rollout_id);
+  // The trainer refused a rollout for good. What it asked for and what keeps the rules is never
+  // refused. Returns true for a rollout that breaks the protocol.
+  bool rejected(const std::string& rollout_id, const std::string& detail);
+  // The journal lost records that tell which groups were granted.
+  void forgive_unknown_groups() { forgives_unknown_groups_ = true; }
+  // A worker was handed these weights to install.
+  void installed(const bridge::WeightSnapshot& snapshot);
+  // All samples of an evaluation of `content` came back.
+  void evaluated(const std::vector<bridge::HeldOutSample>& samples, int64_t prompts,
+                 int32_t samples_each, int64_t content);
 
   // A rollout reached the trainer's owner.
   void popped(const bridge::Rollout& rollout);
@@ -44,12 +61,16 @@ class Judge {
 
  private:
   void check(bool holds, const std::string& what);
+  // Each span of versions was sampled from the content of its version.
+  void check_contents(const bridge::Rollout& rollout);
 
   std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (trainer_term, version) -> content
   std::map<int64_t, int64_t> lineage_;                       // version -> content
-  std::map<std::string, int64_t> acknowledged_;              // rollout id -> group
-  std::set<std::pair<int64_t, int32_t>> popped_;             // since the trainer's start
-  std::map<std::string, int64_t> trained_;                   // rollout id -> step
+  std::map<std::string, std::pair<int64_t, int64_t>> acknowledged_;  // id -> group, version
+  std::set<std::pair<int64_t, int32_t>> popped_;                     // since the trainer's start
+  std::map<std::pair<int64_t, int32_t>, int64_t> trained_;           // sample -> step
+  std::set<std::string> spoiled_;
+  bool forgives_unknown_groups_ = false;
   int64_t last_step_ = 0;
   int64_t checks_ = 0;
 };

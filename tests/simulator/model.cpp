@@ -31,6 +31,7 @@ Rollout completed(const GrantedSample& sample, const std::string& worker, int64_
   r.logprobs = {-1.0F, -0.5F};
   r.versions = {{version, 0, 2}};
   r.rewards = {{"correct", random.chance(0.5) ? 1.0 : 0.0}};
+  if (sample.held_out >= 0) r.rewards = {{"content", static_cast<double>(content)}};
   return r;
 }
 
@@ -43,7 +44,14 @@ Rollout failure(const GrantedSample& sample, const std::string& worker, int64_t 
 }  // namespace
 
 std::string SimModel::install(const WeightSnapshot& snapshot) {
+  world_.judge.installed(snapshot);
+  const Manifest& manifest = snapshot.manifest;
+  const bool goes_on = trainer_term_ == manifest.trainer_term && is_verified_;
+  previous_ = goes_on ? std::pair(version_, content_) : std::pair(int64_t{-1}, int64_t{-1});
+  trainer_term_ = manifest.trainer_term;
+  version_ = manifest.version;
   content_ = content_of(snapshot);
+  is_verified_ = !damages_;
   if (std::exchange(damages_, false)) content_ += 1'000'000;
   busy_ += kInstall;
   return root_of(content_);
@@ -56,6 +64,12 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
     const bool fails = world_.random.chance(plan_.failures);
     out.push_back(fails ? failure(s, worker_id_, version)
                         : completed(s, worker_id_, version, content_, world_.random));
+    const bool may_span = !fails && s.held_out < 0 && previous_.first >= s.min_version;
+    if (may_span && world_.random.chance(0.3)) {
+      out.back().completion_ids[1] = content_;
+      out.back().completion_ids[0] = previous_.second;
+      out.back().versions = {{previous_.first, 0, 1}, {version, 1, 2}};
+    }
   }
   return out;
 }
@@ -96,6 +110,7 @@ Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot)
   busy_ += kInstall;
   if (!is_up()) return Error{Reason::kClosed, "the server is away"};
   if (world_.random.chance(0.02)) return Error{Reason::kTimeout, "the load took too long"};
+  world_.judge.installed(*snapshot);
   content_ = installed_ = content_of(*snapshot);
   label_ = std::to_string(snapshot->manifest.version);
   return Success{};

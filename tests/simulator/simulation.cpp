@@ -1,6 +1,7 @@
 #include "tests/simulator/simulation.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,8 +12,22 @@ namespace {
 
 using std::chrono::minutes;
 
+// Beyond the deadlines of workers that never answer.
+constexpr seconds kMostIdle{120};
+constexpr seconds kLook{1};
+
 // The longest wait that the code under test may choose, several times over.
 constexpr minutes kEndsWithin{30};
+
+// Room for the steps that a restart may use and those that are sampled. Only what cannot be
+// restored is consumed before the checkpoint.
+void limit_journal(Random& random, TrainerPlan& plan) {
+  constexpr int64_t kBytesOfRecord = 800;
+  const int64_t steps = 2 * (1 + plan.max_staleness) + 2;
+  plan.journal_max_bytes = static_cast<uint64_t>(kBytesOfRecord * steps * plan.refill_rounds *
+                                                 plan.prompts_per_step * plan.group_size);
+  plan.checkpoint_every = random.between(1, plan.steps);
+}
 
 TrainerPlan draw_trainer(Random& random) {
   TrainerPlan plan;
@@ -27,6 +42,8 @@ TrainerPlan draw_trainer(Random& random) {
   plan.journal_compact_bytes = random.chance(0.5) ? 2000 : 1 << 20;
   plan.window_bytes = random.chance(0.5) ? 1 << 20 : 100;  // or few rollouts at a time
   plan.full_every = random.between(1, 4);
+  if (random.chance(0.25)) plan.evaluate_every = random.between(1, 3);
+  if (random.chance(0.15)) limit_journal(random, plan);
   return plan;
 }
 
@@ -46,6 +63,14 @@ WorkerPlan draw_worker(Random& random, const TrainerPlan& trainer) {
   return plan;
 }
 
+// How a worker breaks the protocol, if it does.
+void draw_habits(Random& random, WorkerPlan& plan) {
+  const int64_t kind = random.between(0, 9);
+  if (kind < 2) plan.spoils = random.chance(0.3) ? 1 : 0.2;
+  if (kind == 2) plan.never_answers = true;
+  if (kind == 3) plan.never_stages = true;
+}
+
 class Simulation {
  public:
   Simulation(uint64_t seed, bool verbose)
@@ -54,10 +79,15 @@ class Simulation {
         trainer_(world_, plan_),
         mean_gap_(world_.random.between(Span(milliseconds(20)), Span(seconds(3)))),
         is_unreliable_(world_.random.chance(0.2)) {
-    const int64_t workers = world_.random.between(1, 3);
+    const int64_t workers =
+        world_.random.chance(0.2) ? world_.random.between(4, 10) : world_.random.between(1, 3);
+    // One keeps the rules, so that the run can end.
+    const int64_t good = world_.random.between(0, workers - 1);
     for (int64_t i = 0; i < workers; ++i) {
-      workers_.push_back(std::make_unique<SimWorker>(
-          world_, trainer_, draw_worker(world_.random, plan_), "w" + std::to_string(i)));
+      WorkerPlan plan = draw_worker(world_.random, plan_);
+      if (i != good) draw_habits(world_.random, plan);
+      workers_.push_back(
+          std::make_unique<SimWorker>(world_, trainer_, plan, "w" + std::to_string(i)));
     }
   }
 
@@ -74,6 +104,7 @@ class Simulation {
           world_.events.now() + world_.random.between(Span(seconds(20)), Span(seconds(120)));
       if (is_unreliable_) world_.network.set_unreliable(0.02);
       schedule_fault(quiet);
+      look_for_idle_workers();
       world_.events.at(quiet, [this] { heal(); });
       const Time deadline = quiet + kEndsWithin;
       while (!is_over() && world_.events.now() < deadline) world_.events.step();
@@ -107,6 +138,45 @@ class Simulation {
       inject();
       schedule_fault(quiet);
     });
+  }
+
+  // While one worker holds samples, another one that is ready must not stay without any.
+  void look_for_idle_workers() {
+    world_.events.after(kLook, [this] {
+      if (trainer_.is_finished()) return;
+      if (trainer_.is_up()) check_idle_workers();
+      look_for_idle_workers();
+    });
+  }
+
+  // A sample may go from one worker that never answers to the next, each until its deadline.
+  Span longest_idle() const {
+    const auto mute = std::count_if(workers_.begin(), workers_.end(),
+                                    [](const auto& w) { return w->plan().never_answers; });
+    return kMostIdle + mute * plan_.assignment_timeout;
+  }
+
+  void check_idle_workers() {
+    const Time now = world_.events.now();
+    const auto statuses = trainer_.state()->workers();
+    const bool is_work = std::any_of(statuses.begin(), statuses.end(),
+                                     [](const auto& w) { return w.in_flight_samples > 0; });
+    std::map<std::string, Time> idle;
+    for (const bridge::WorkerStatus& w : statuses) {
+      const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                       [&](const auto& one) { return one->id() == w.worker_id; });
+      const bool idles = is_work && w.in_flight_samples == 0 && w.state == "ready" &&
+                         w.version == trainer_.published_version() &&
+                         (*worker)->plan().keeps_the_rules();
+      if (!idles) continue;
+      const auto before = idle_since_.find(w.worker_id);
+      const Time since = before == idle_since_.end() ? now : before->second;
+      if (now - since > longest_idle()) {
+        throw Breach("worker " + w.worker_id + " idles while others hold samples");
+      }
+      idle[w.worker_id] = since;
+    }
+    idle_since_ = std::move(idle);
   }
 
   void heal() {
@@ -171,11 +241,17 @@ class Simulation {
     } else if (kind < 89) {
       fault("trainer dies", "");
       trainer_.crash(away);
+    } else if (kind < 90) {
+      fault("journal byte damaged", "");
+      damage_journal(away);
     } else if (kind < 92) {
       fault("machine dies", "");
       if (!trainer_.is_up()) return;
       world_.disk.machine_crash();
-      if (plan_.fsync != bridge::FsyncPolicy::kEvery) world_.judge.forgive_losses();
+      if (plan_.fsync != bridge::FsyncPolicy::kEvery) {
+        world_.judge.forgive_losses();
+        world_.judge.forgive_unknown_groups();
+      }
       trainer_.crash(away);
     } else if (kind < 96) {
       fault("trainer stops", "");
@@ -183,9 +259,20 @@ class Simulation {
     } else {
       fault("disk full", "");
       world_.disk.set_full(true);
+      // What was granted meanwhile is written later, and lost with a trainer that dies before.
+      world_.judge.forgive_unknown_groups();
       world_.events.after(random.between(Span(milliseconds(10)), Span(seconds(10))),
                           [this] { world_.disk.set_full(false); });
     }
+  }
+
+  // The trainer dies, and finds another bit in its journal. What lies behind it is sampled again.
+  void damage_journal(Span away) {
+    constexpr std::size_t kMagicBytes = 8;  // a file without these is refused
+    if (!trainer_.is_up() || !world_.disk.flip_bit("/journal/journal.bin", kMagicBytes)) return;
+    world_.judge.forgive_losses();
+    world_.judge.forgive_unknown_groups();
+    trainer_.crash(away);
   }
 
   std::string summary() const {
@@ -200,6 +287,7 @@ class Simulation {
   std::vector<std::unique_ptr<SimWorker>> workers_;
   Span mean_gap_;
   bool is_unreliable_;
+  std::map<std::string, Time> idle_since_;
 };
 
 }  // namespace

@@ -12,8 +12,16 @@ using namespace bridge;
 
 constexpr milliseconds kRound{100};
 constexpr std::size_t kHeldVersions = 2;  // as WeightServer
+constexpr int32_t kHeldOutSamples = 2;
+constexpr seconds kEvaluationPatience{40};
+// A worker is told to leave after 16 that count; one of a sample that it does not hold does not.
+constexpr int kMaxRejectedInRow = 24;
 
+// Of a rollout's id, see model.cpp.
 int64_t group_of(const std::string& rollout_id) { return std::stoll(rollout_id); }
+int64_t version_of(const std::string& rollout_id) {
+  return std::stoll(rollout_id.substr(rollout_id.find("/v") + 2));
+}
 
 TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& disk) {
   TrainerOptions o;
@@ -24,6 +32,8 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   o.journal_compact_bytes = plan.journal_compact_bytes;
   o.journal_max_bytes = plan.journal_max_bytes;
   o.window_bytes = plan.window_bytes;
+  o.assignment_timeout = plan.assignment_timeout;
+  o.settings.held_out = kHeldOut;
   o.max_queued_rollouts = 2 * (1 + plan.max_staleness) * plan.prompts_per_step * plan.group_size;
   // The world owns the disk, and outlives every journal.
   o.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
@@ -74,6 +84,9 @@ void SimTrainer::start() {
   step_ = checkpoint_;
   content_ = checkpoint_content_;
   training_ = first_is_published_ = false;
+  published_version_ = -1;
+  evaluation_ends_.reset();
+  rejected_in_row_.clear();
   stopped_until_ = {};
   inbox_.clear();
   held_.clear();
@@ -122,6 +135,7 @@ void SimTrainer::round() {
   guarded([&] {
     for (; !inbox_.empty(); inbox_.pop_front()) handle(inbox_.front().first, inbox_.front().second);
     state_->tick(world_.events.now());
+    take_evaluation();
     train_if_ready();
     flush();
   });
@@ -156,9 +170,7 @@ void SimTrainer::flush() {
       Packet packet{out.header, out.payload.buffers};
       if (out.payload.type == MessageType::kAck) {
         const auto message = packet.parse();
-        const AckBody ack = message.value().body<AckBody>().value();
-        if (ack.status == "ACCEPTED")
-          world_.judge.acknowledged(ack.rollout_id, group_of(ack.rollout_id));
+        on_ack(identity, message.value().body<AckBody>().value());
       }
       if (!world_.network.to_worker(identity, std::move(packet))) {
         gone.push_back(identity);
@@ -168,6 +180,20 @@ void SimTrainer::flush() {
   }
   for (const std::string& identity : gone) state_->on_unreachable(identity);
   state_->sweep();
+}
+
+void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
+  const bool is_refused =
+      ack.status == "REJECTED" && world_.judge.rejected(ack.rollout_id, ack.detail);
+  if (is_refused && ++rejected_in_row_[identity] > kMaxRejectedInRow) {
+    throw Breach(identity + " is refused again and again and is not told to leave");
+  }
+  if (ack.status != "ACCEPTED") return;
+  rejected_in_row_[identity] = 0;
+  const int64_t group = group_of(ack.rollout_id);
+  if (group < kFirstHeldOutGroup) {
+    world_.judge.acknowledged(ack.rollout_id, group, version_of(ack.rollout_id));
+  }
 }
 
 // The ids of the rollouts that the journal gives back.
@@ -187,6 +213,7 @@ void SimTrainer::publish_first() {
 
 void SimTrainer::publish(int64_t version) {
   world_.judge.published(trainer_term_, version, content_);
+  published_version_ = version;
   auto snapshot = chain_->extend(snapshot_of(trainer_term_, version, content_));
   held_.push_back(snapshot);
   if (held_.size() > kHeldVersions) held_.pop_front();
@@ -213,7 +240,7 @@ void SimTrainer::checkpoint() {
 }
 
 void SimTrainer::train_if_ready() {
-  if (training_ || finished_) return;
+  if (training_ || finished_ || evaluation_ends_) return;
   state_->collect();
   const auto rollouts = state_->take(step_ + 1);
   if (!rollouts) return;
@@ -221,7 +248,7 @@ void SimTrainer::train_if_ready() {
   for (const Rollout& r : *rollouts) {
     world_.judge.popped(r);
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
-                                 r.versions.front().version > checkpoint_;
+                                 r.versions.back().version > checkpoint_;
     if (of_lost_weights) unrestorable_.push_back(policy_->first_group(r.group_id));
   }
   world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
@@ -249,7 +276,27 @@ void SimTrainer::trained() {
   flush();
   for (const int64_t slot : unrestorable_) release(slot);
   publish(step_);
+  evaluate();
   flush();
+}
+
+// The step after it waits, as in the product's loop.
+void SimTrainer::evaluate() {
+  if (plan_.evaluate_every == 0 || step_ % plan_.evaluate_every != 0) return;
+  state_->open_evaluation(plan_.held_out_prompts, kHeldOutSamples);
+  evaluation_ends_ = world_.events.now() + kEvaluationPatience;
+}
+
+void SimTrainer::take_evaluation() {
+  if (!evaluation_ends_) return;
+  if (const auto samples = state_->take_evaluation()) {
+    world_.judge.evaluated(*samples, plan_.held_out_prompts, kHeldOutSamples, content_);
+    evaluation_ends_.reset();
+  } else if (world_.events.now() >= *evaluation_ends_) {
+    world_.trace("trainer: the evaluation is given up");
+    state_->end_evaluation();
+    evaluation_ends_.reset();
+  }
 }
 
 std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const ChunkBody& body) const {

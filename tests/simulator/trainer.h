@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -31,6 +32,9 @@ struct TrainerPlan {
   uint64_t journal_compact_bytes = 2000;
   int64_t window_bytes = 1 << 20;
   int64_t full_every = 4;
+  seconds assignment_timeout{60};
+  int64_t evaluate_every = 0;  // steps; 0: never
+  int64_t held_out_prompts = 2;
 };
 
 // What everything simulated shares.
@@ -59,6 +63,7 @@ class SimTrainer final : public TrainerPort {
   bool is_up() const { return state_ != nullptr; }
   bool is_finished() const { return finished_; }
   int64_t step() const { return step_; }
+  int64_t published_version() const { return published_version_; }
   std::string summary() const;
   bridge::TrainerState* state() { return state_.get(); }
 
@@ -81,6 +86,9 @@ class SimTrainer final : public TrainerPort {
   void release(int64_t first_group);
   void train_if_ready();
   void trained();
+  void evaluate();
+  void take_evaluation();
+  void on_ack(const std::string& identity, const bridge::AckBody& ack);
 
   World& world_;
   TrainerPlan plan_;
@@ -101,7 +109,10 @@ class SimTrainer final : public TrainerPort {
   int64_t step_ = 0;     // trained
   int64_t content_ = 1;  // of the weights after it
   bool first_is_published_ = false;
+  int64_t published_version_ = -1;
   bool training_ = false;
+  std::optional<Time> evaluation_ends_;         // when it is given up; nullopt: none is open
+  std::map<std::string, int> rejected_in_row_;  // of each identity
   std::vector<int64_t> unrestorable_;  // slots of the step in training, by the judge's reckoning
   Time stopped_until_{};
 };

@@ -9,6 +9,7 @@
 namespace ringside::simulator {
 
 inline constexpr const char* kRunId = "simulated";
+inline constexpr const char* kHeldOut = "held-out prompts";
 
 inline bridge::Buffer numbers(std::vector<int64_t> values) {
   return bridge::Buffer::own(std::move(values));

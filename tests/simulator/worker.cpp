@@ -1,5 +1,6 @@
 #include "tests/simulator/worker.h"
 
+#include <map>
 #include <stdexcept>
 
 #include "rollout_bridge/weights/wire_fetcher.h"
@@ -22,27 +23,44 @@ WorkerOptions options_of(const WorkerPlan& plan, const std::string& id, uint64_t
   o.max_pending = plan.max_pending;
   o.chunk_bytes = 64;
   o.chunk_timeout = milliseconds(1000);
+  o.settings.held_out = kHeldOut;
   return o;
+}
+
+// A ROLLOUT as a worker sends it that breaks the protocol: in its body, not in its frames.
+Payload spoiled(Payload payload, const std::string& rollout_id, int64_t kind) {
+  std::map<std::string, std::string> body = {{"rollout_id", rollout_id}};  // lacks all else
+  if (kind == 0) body = {{"rollout_id", "\xff\xfe"}, {"group_id", "no number"}};
+  if (kind == 1) body = {};
+  payload.body = make_payload(MessageType::kRollout, body).body;
+  return payload;
 }
 
 }  // namespace
 
 std::optional<WorkerEvent> SimLink::next_event() {
-  state_.touch(events_.now());
+  state_.touch(world_.events.now());
   return state_.poll();
 }
 
 Status SimLink::send(const Rollout& rollout) {
   if (state_.session().link() == Link::kOver) return Error{Reason::kClosed, "the session is over"};
   if (!state_.rollouts().has_room()) return Error{Reason::kTimeout, "no room"};
-  return state_.send_rollout(rollout);
+  if (plan_.never_answers) return Success{};
+  const std::string id = std::exchange(last_id_, rollout.rollout_id);
+  if (id.empty() || !world_.random.chance(plan_.spoils / 2)) return state_.send_rollout(rollout);
+  world_.faults.count("rollout_id used twice");
+  world_.judge.spoiled(id);
+  Rollout twice = rollout;
+  twice.rollout_id = id;
+  return state_.send_rollout(twice);
 }
 
 SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s,
                             const WorkerOptions& options, SimFetcher::Ask ask)
     : fetcher(std::make_shared<SimFetcher>(std::move(ask))),
       state(options, {fetcher}),
-      link(state, world.events),
+      link(state, world, plan),
       model(world, plan, options.worker_id),
       server(s) {
   state.touch(world.events.now());
@@ -131,14 +149,28 @@ void SimWorker::follow_link() {
 void SimWorker::flush() {
   WorkerSession& session = process_->state.session();
   while (connected_ && session.front() != nullptr) {
-    if (!world_.network.to_trainer(identity_, {session.front_header(), session.front()->buffers})) {
-      break;
-    }
+    if (!world_.network.to_trainer(identity_, next_packet())) break;
     session.sent_front(world_.events.now());
   }
 }
 
+Packet SimWorker::next_packet() {
+  const WorkerSession& session = process_->state.session();
+  Packet packet{session.front_header(), session.front()->buffers};
+  const bool spoils =
+      session.front()->type == MessageType::kRollout && world_.random.chance(plan_.spoils);
+  if (!spoils) return packet;
+  const auto message = packet.parse();
+  const std::string id = message.value().field<std::string>("rollout_id").value();
+  world_.faults.count("unreadable rollout");
+  world_.judge.spoiled(id);
+  packet.header = pack_header(message.value().header(),
+                              spoiled(*session.front(), id, world_.random.between(0, 2)));
+  return packet;
+}
+
 void SimWorker::fetch_weights() {
+  if (plan_.never_stages) return;
   while (process_->state.fetch_weights(world_.events.now())) {
   }
 }
@@ -225,6 +257,8 @@ void SimWorker::turn() {
     }
     // A server's answers are looked for every 2 ms; that often costs time and shows nothing more.
     schedule_turn(std::max<Span>(wait, milliseconds(10)));
+  } catch (const Breach&) {
+    throw;
   } catch (const std::runtime_error& error) {
     world_.trace(worker_id_ + ": ends with: " + error.what());
     crash(kRelaunch);

@@ -26,12 +26,18 @@ struct WorkerPlan {
   rl::ServerConfig server;
   bool server_labels = true;  // its answers name their version
   double failures = 0;        // of samples
+  // What it does against the protocol.
+  double spoils = 0;           // share of its rollouts that break a rule
+  bool never_answers = false;  // is alive and sends no rollout
+  bool never_stages = false;   // is alive and fetches no weights
+  bool keeps_the_rules() const { return spoils == 0 && !never_answers && !never_stages; }
 };
 
 // What the product's loops see of a WorkerState; WorkerEndpoint without a thread.
 class SimLink final : public bridge::TrainerLink {
  public:
-  SimLink(bridge::WorkerState& state, const EventQueue& events) : state_(state), events_(events) {}
+  SimLink(bridge::WorkerState& state, World& world, const WorkerPlan& plan)
+      : state_(state), world_(world), plan_(plan) {}
   std::optional<bridge::WorkerEvent> next_event() override;
   bool has_room() const override { return state_.rollouts().has_room(); }
   bridge::Status send(const bridge::Rollout& rollout) override;
@@ -44,7 +50,9 @@ class SimLink final : public bridge::TrainerLink {
 
  private:
   bridge::WorkerState& state_;
-  const EventQueue& events_;
+  World& world_;
+  const WorkerPlan& plan_;
+  std::string last_id_;  // of the rollout before
 };
 
 // A model in the worker's process. Time that passes in a call is added up in `busy`.
@@ -63,6 +71,10 @@ class SimModel final : public rl::BatchSampler {
   const WorkerPlan& plan_;
   std::string worker_id_;
   int64_t content_ = -1;
+  int64_t version_ = -1;
+  int64_t trainer_term_ = -1;
+  bool is_verified_ = false;
+  std::pair<int64_t, int64_t> previous_{-1, -1};  // version and content before, of the same term
   bool damages_ = false;
   Span busy_{};
 };
@@ -154,6 +166,7 @@ class SimWorker final : public WorkerPort {
   void damage_next_install();
 
   const std::string& id() const { return worker_id_; }
+  const WorkerPlan& plan() const { return plan_; }
   bool is_over() const { return over_; }
   std::string summary() const;
 
@@ -184,6 +197,7 @@ class SimWorker final : public WorkerPort {
   void round();  // as WorkerEndpoint's thread
   void follow_link();
   void flush();
+  Packet next_packet();
   void fetch_weights();
   void ask_for_chunk(const bridge::Header& header, const bridge::ChunkBody& request);
   void on_chunk(uint64_t life, uint64_t incarnation, Packet packet);

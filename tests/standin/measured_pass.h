@@ -4,12 +4,14 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/models/random_weights.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/memory_estimate.h"
 #include "engine/runner/model_runner.h"
@@ -99,12 +101,13 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     context.sharding = rl::make_sharding(layout.parallel(), comms);
     context.experts = rl::make_expert_sharding(layout.parallel(), comms);
     context.host_master = layout.optimizer_on_host;
-    auto decoder = std::make_unique<engine::Decoder>(config, context);
-    decoder->init_random(1, 0.1);
+    engine::WeightStorage storage;
     if (layout.adapters) {
-      if (layout.adapters->base) {
-        decoder->quantise(*layout.adapters->base);
-      }
+      storage = {true, layout.adapters->base};
+    }
+    engine::RandomWeights draw(config, 1, 0.1);
+    auto decoder = std::make_unique<engine::Decoder>(config, context, storage, std::ref(draw));
+    if (layout.adapters) {
       decoder->add_adapters(layout.adapters->options).init_random(2);
     }
     decoder->set_activation_options(layout.activations);

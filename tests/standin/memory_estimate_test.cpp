@@ -141,7 +141,8 @@ TEST_CASE("the peak of a model with latent attention is predicted") {
   config.head_dim = 24;
   config.experts.router = engine::RouterKind::kSigmoid;
   config.experts.shared_intermediate_size = 48;
-  config.blocks.assign(6, {engine::TokenMixer::kLatentAttention, engine::ChannelMixer::kExperts});
+  config.blocks.assign(
+      6, {engine::TokenMixerKind::kLatentAttention, engine::ChannelMixerKind::kExperts});
   for (const standin::PassLayout& layout :
        std::vector<standin::PassLayout>{{{1, 1, 1}, {}},
                                         {{1, 1, 2}, {}},
@@ -166,8 +167,8 @@ engine::ModelConfig hybrid_model(sp::StateShape heads, bool grouped) {
   config.norms_plus_one = config.attention.gated = true;
   config.attention.rotary_dim = 6;
   config.delta_net = {heads, grouped};
-  config.blocks.assign(4, {engine::TokenMixer::kGatedDelta});
-  config.blocks[3].token_mixer = engine::TokenMixer::kSoftmaxAttention;
+  config.blocks.assign(4, {engine::TokenMixerKind::kGatedDelta});
+  config.blocks[3].token_mixer = engine::TokenMixerKind::kSoftmaxAttention;
   return config;
 }
 

@@ -17,9 +17,9 @@ engine::ModelConfig model_with_experts() {
   engine::ModelConfig config = test::tiny_config();
   config.num_hidden_layers = 3;
   config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
-  config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts},
+  config.blocks = {{.channel_mixer = engine::ChannelMixerKind::kExperts},
                    {},
-                   {.channel_mixer = engine::ChannelMixer::kExperts}};
+                   {.channel_mixer = engine::ChannelMixerKind::kExperts}};
   return config;
 }
 

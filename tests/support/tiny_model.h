@@ -38,10 +38,11 @@ inline engine::ModelConfig latent_config(int64_t vocab_size = 19) {
                     .kept_groups = 2,
                     .weight_factor = 1.5,
                     .shared_intermediate_size = 12};
-  const auto block = [](engine::ChannelMixer channel_mixer) {
-    return engine::BlockSpec{engine::TokenMixer::kLatentAttention, channel_mixer};
+  const auto block = [](engine::ChannelMixerKind channel_mixer) {
+    return engine::BlockSpec{engine::TokenMixerKind::kLatentAttention, channel_mixer};
   };
-  config.blocks = {block(engine::ChannelMixer::kMlp), block(engine::ChannelMixer::kExperts)};
+  config.blocks = {block(engine::ChannelMixerKind::kMlp),
+                   block(engine::ChannelMixerKind::kExperts)};
   return config;
 }
 
@@ -53,8 +54,8 @@ inline engine::ModelConfig stacked_config(int64_t vocab_size = 19) {
   config.attention.qkv_bias = config.attention.o_bias = config.attention.sinks = true;
   config.experts = {
       .kind = engine::ExpertKind::kClamped, .count = 5, .per_token = 2, .intermediate_size = 12};
-  config.blocks = {{.channel_mixer = engine::ChannelMixer::kExperts, .window = 6},
-                   {.channel_mixer = engine::ChannelMixer::kExperts}};
+  config.blocks = {{.channel_mixer = engine::ChannelMixerKind::kExperts, .window = 6},
+                   {.channel_mixer = engine::ChannelMixerKind::kExperts}};
   return config;
 }
 
@@ -75,10 +76,10 @@ inline engine::ModelConfig hybrid_config(bool experts, int64_t vocab_size = 19) 
                       .shared_intermediate_size = 10,
                       .gated_shared = true};
   }
-  const auto second = experts ? engine::ChannelMixer::kExperts : engine::ChannelMixer::kMlp;
-  config.blocks = {{engine::TokenMixer::kGatedDelta},
-                   {engine::TokenMixer::kGatedDelta, second},
-                   {engine::TokenMixer::kSoftmaxAttention}};
+  const auto second = experts ? engine::ChannelMixerKind::kExperts : engine::ChannelMixerKind::kMlp;
+  config.blocks = {{engine::TokenMixerKind::kGatedDelta},
+                   {engine::TokenMixerKind::kGatedDelta, second},
+                   {engine::TokenMixerKind::kSoftmaxAttention}};
   return config;
 }
 
@@ -88,6 +89,15 @@ inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::Sca
   engine::Decoder decoder(config, dtype);
   decoder.init_random(seed, std);
   return decoder;
+}
+
+// A decoder with the parameters of another, in other storage.
+inline engine::Decoder stored_as(const engine::Decoder& from,
+                                 const engine::WeightStorage& storage) {
+  std::size_t next = 0;
+  return {from.config(), from.context(), storage, [&](engine::ParamUnit& unit) {
+            unit.flat().detach().copy_(from.units()[next++]->gather_flat());
+          }};
 }
 
 }  // namespace ringside::test

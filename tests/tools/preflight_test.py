@@ -103,6 +103,34 @@ class Preflight(unittest.TestCase):
         doubled = size("train.tokens_per_micro_batch=1000000", "model.dtype=float64")
         self.assertAlmostEqual(doubled / whole, 2, delta=0.1)
 
+    def test_a_run_that_no_machine_can_hold_is_refused_with_keys_that_need_less(self):
+        # 5 * 10^12 parameters.
+        self.write(self.model / "config.json", {**self.config, "hidden_size": 65536, "intermediate_size": 262144,
+                                                "num_hidden_layers": 80})
+        random = ("model.init=random",)
+        parts = ("model.path", "the run needs about", "1 rank of", "1 worker of", "published weights",
+                 "with model.recompute=full", "lora.rank=16", "ringside check --memory")
+        self.refused(*random, expect=parts)
+        self.refused(*random, expect=parts, command="run")
+        text = self.refused(*random, *self.sft, expect=("model.path", "1 rank of"), command="train")
+        self.assertNotIn("worker of", text)
+        code, text = self.ringside("doctor", self.recipe, *random)
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, r"bad +memory of the run; advice: the run needs about")
+        # Planned for another machine, it is a question and no mistake.
+        self.assertIn("does not fit", self.accepted(*random, "--memory", "80GiB"))
+
+    def test_a_run_that_fits_is_healthy(self):
+        self.assertIn("memory of the run: it fits", self.ringside("doctor", self.recipe)[1])
+
+    def test_the_memory_that_is_planned_with_is_that_of_the_line_above(self):
+        text = self.accepted("--memory", "80GiB", "train.tokens_per_micro_batch=4096")
+        above = re.search(r"memory of a rank: about ([0-9.]+ [KMG]iB)", text)
+        planned = re.search(r"the layout above fits: ([0-9.]+ [KMG]iB) a rank", text)
+        self.assertIsNotNone(above, text)
+        self.assertIsNotNone(planned, text)
+        self.assertEqual(above.group(1), planned.group(1))
+
     def test_sizes_of_a_small_model_are_printed_in_units_that_show_them(self):
         text = self.accepted()
         sizes = re.findall(r"[0-9.]+ (?:B|KiB|MiB|GiB)\b", text)

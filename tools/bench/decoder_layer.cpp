@@ -1,6 +1,6 @@
 // Bench of one decoder layer, forward and backward, and of the chunked token scores, on one thread.
 // The shape is that of a layer of Qwen3-0.6B; the document has 512 tokens.
-#include "engine/models/decoder_layer.h"
+#include "engine/layers/decoder_layer.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -44,7 +44,8 @@ void layer_forward_and_backward(benchmark::State& state) {
   at::manual_seed(1);
   const auto dtype = static_cast<at::ScalarType>(state.range(0));
   const ModelConfig config = layer_config();
-  ParamUnit unit("layer", decoder_layer_specs(config, 0), dtype);
+  const DecoderLayer layer(config, 0);
+  ParamUnit unit("layer", layer.specs(), dtype);
   {
     const at::NoGradGuard no_grad;
     unit.flat().copy_(at::randn(unit.flat().sizes()).mul_(0.02));
@@ -57,8 +58,8 @@ void layer_forward_and_backward(benchmark::State& state) {
   for (auto _ : state) {
     unit.zero_grad();
     hidden.mutable_grad().reset();
-    decoder_layer(config, materialize_layer(config, 0, unit, dtype), 0, hidden, {rope, attention})
-        .backward(d_out);
+    const auto weights = layer.weights_of(unit.materialize(layer.shapes(dtype)));
+    layer.forward(hidden, {weights, {rope}, attention}).backward(d_out);
   }
 }
 BENCHMARK(layer_forward_and_backward)

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/models/model_config.h"
+#include "engine/layers/model_config.h"
 
 namespace ringside::tools {
 

@@ -1,0 +1,153 @@
+#include "engine/layers/decoder_layer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ringside::engine {
+
+DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
+    : prefix_(layer_prefix(config, index)),
+      num_experts_(config.experts.count),
+      token_mixer_(make_token_mixer(config, index, table_)),
+      channel_mixer_(make_channel_mixer(config, index, table_)),
+      input_norm_(table_, "input_layernorm.weight", config.hidden_size, config.norm_options()) {
+  const auto add = [&](std::optional<Norm>& norm, const char* name) {
+    norm.emplace(table_, name, config.hidden_size, config.norm_options());
+  };
+  if (config.branch_norms) {
+    add(token_branch_norm_, "post_attention_layernorm.weight");
+    add(channel_norm_, "pre_feedforward_layernorm.weight");
+    add(channel_branch_norm_, "post_feedforward_layernorm.weight");
+  } else {
+    add(channel_norm_, "post_attention_layernorm.weight");
+  }
+  sort_slots();
+}
+
+Support DecoderLayer::supports(Feature feature) const {
+  const Support tokens = token_mixer_->supports(feature);
+  return tokens ? channel_mixer_->supports(feature) : tokens;
+}
+
+void DecoderLayer::sort_slots() {
+  for (Slot slot = 0; slot < table_.weights().size(); ++slot) {
+    const WeightPlace place = table_.weights()[slot].place;
+    if (place == WeightPlace::kLayer) {
+      slots_.push_back(slot);
+      continue;
+    }
+    if (place == WeightPlace::kStack || experts_slots_.empty()) {
+      experts_slots_.emplace_back();
+    }
+    experts_slots_.back().push_back(slot);
+  }
+}
+
+std::vector<ParamSpec> DecoderLayer::specs() const {
+  std::vector<ParamSpec> specs;
+  for (const Slot slot : slots_) {
+    for (const ParamSpec& spec : table_.weights()[slot].params) {
+      specs.push_back({prefix_ + spec.name, spec.shape});
+    }
+  }
+  return specs;
+}
+
+std::vector<std::vector<ParamSpec>> DecoderLayer::experts_specs() const {
+  std::vector<std::vector<ParamSpec>> units;
+  for (const std::vector<Slot>& slots : experts_slots_) {
+    std::vector<ParamSpec>& unit = units.emplace_back();
+    const WeightSpec& first = table_.weights()[slots.front()];
+    if (first.place == WeightPlace::kStack) {
+      ParamSpec spec{prefix_ + first.params.front().name, first.params.front().shape};
+      spec.shape.insert(spec.shape.begin(), num_experts_);
+      unit.push_back(std::move(spec));
+      continue;
+    }
+    for (int64_t x = 0; x < num_experts_; ++x) {
+      const std::string of_expert = prefix_ + "mlp.experts." + std::to_string(x) + ".";
+      for (const Slot slot : slots) {
+        for (const ParamSpec& spec : table_.weights()[slot].params) {
+          unit.push_back({of_expert + spec.name, spec.shape});
+        }
+      }
+    }
+  }
+  return units;
+}
+
+UnitShapes DecoderLayer::shapes(at::ScalarType compute_dtype) const {
+  UnitShapes cut{compute_dtype, {}};
+  for (const Slot slot : slots_) {
+    cut.shapes.push_back(table_.weights()[slot].shape);
+  }
+  return cut;
+}
+
+std::vector<UnitShapes> DecoderLayer::experts_shapes(int64_t count,
+                                                     at::ScalarType compute_dtype) const {
+  std::vector<UnitShapes> cuts;
+  for (const std::vector<Slot>& slots : experts_slots_) {
+    cuts.push_back({compute_dtype, {}, count});
+    for (const Slot slot : slots) {
+      std::vector<int64_t> shape = table_.weights()[slot].shape;
+      shape.insert(shape.begin(), count);
+      cuts.back().shapes.push_back(std::move(shape));
+    }
+  }
+  return cuts;
+}
+
+std::vector<Weight> DecoderLayer::weights_of(const std::vector<Weight>& matrices) const {
+  std::vector<Slot> order = slots_;
+  for (const std::vector<Slot>& slots : experts_slots_) {
+    order.insert(order.end(), slots.begin(), slots.end());
+  }
+  TORCH_CHECK(matrices.size() == order.size() || matrices.size() == slots_.size(), "a layer of ",
+              order.size(), " matrices, got ", matrices.size());
+  std::vector<Weight> weights(table_.weights().size());
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    weights[order[i]] = matrices[i];
+  }
+  return weights;
+}
+
+at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& pass) const {
+  const auto branch = [&](const at::Tensor& mixed, const std::optional<Norm>& norm) {
+    return norm ? (*norm)(mixed, pass) : mixed;
+  };
+  const ResidualNorm in = input_norm_.of_residual(hidden_sE, pass);
+  const at::Tensor mixed = token_mixer_->forward(in.normed, pass);
+  const ResidualNorm attended =
+      channel_norm_->of_sum(in.residual, branch(mixed, token_branch_norm_), pass);
+  const at::Tensor of_channels = channel_mixer_->forward(attended.normed, pass);
+  return attended.residual + branch(of_channels, channel_branch_norm_);
+}
+
+std::vector<DecoderLayer> make_layers(const ModelConfig& config) {
+  std::vector<DecoderLayer> layers;
+  layers.reserve(config.num_hidden_layers);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    layers.emplace_back(config, i);
+  }
+  return layers;
+}
+
+Support supports(const ModelConfig& config, Feature feature) {
+  for (const DecoderLayer& layer : make_layers(config)) {
+    if (Support support = layer.supports(feature); !support) {
+      return support;
+    }
+  }
+  return Support::yes();
+}
+
+bool any_layer_supports(const ModelConfig& config, Feature feature) {
+  return std::ranges::any_of(make_layers(config), [&](const DecoderLayer& layer) {
+    return layer.token_mixer().supports(feature) || layer.channel_mixer().supports(feature);
+  });
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,85 @@
+// Decoder layer: a token mixer and a channel mixer, each behind a norm and added to the residual
+// stream.
+//
+// Shapes: s = tokens, E = hidden size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/layers/layer_pass.h"
+#include "engine/layers/mixer.h"
+#include "engine/layers/model_config.h"
+#include "engine/layers/norm.h"
+#include "engine/layers/param_table.h"
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+// Holds no tensor: its weights come with each pass.
+// Thread safety: immutable.
+class DecoderLayer {
+ public:
+  // The layer that config.block(index) describes.
+  // Throws: std::out_of_range as ModelConfig::block().
+  DecoderLayer(const ModelConfig& config, int64_t index);
+
+  const ParamTable& table() const { return table_; }
+  const TokenMixer& token_mixer() const { return *token_mixer_; }
+  const ChannelMixer& channel_mixer() const { return *channel_mixer_; }
+
+  // Whether both mixers do; otherwise the first reason.
+  Support supports(Feature feature) const;
+
+  // Parameters of the layer's unit, with their Hugging Face names: all but the experts'.
+  std::vector<ParamSpec> specs() const;
+  // Parameters of the experts, for each unit that holds some: one unit with one expert after
+  // another, or one for each stack of all experts. Empty for a layer without experts.
+  std::vector<std::vector<ParamSpec>> experts_specs() const;
+
+  // The matrices that the layer's unit is cut into; those of its experts' units, or of parts of
+  // them with `count` experts.
+  UnitShapes shapes(at::ScalarType compute_dtype) const;
+  std::vector<UnitShapes> experts_shapes(int64_t count, at::ScalarType compute_dtype) const;
+
+  // The layer's weights for a pass from such matrices: those of shapes(), then those of each of
+  // experts_shapes() in order. The experts' may be left out.
+  // Throws: c10::Error on another number of matrices.
+  std::vector<Weight> weights_of(const std::vector<Weight>& matrices) const;
+
+  // The hidden states behind the layer. Differentiable.
+  // Shapes: hidden_sE -> hidden_sE; s may be 0.
+  // Collective over: the attention backend's group, the ranks of the experts.
+  // Throws: c10::Error on shapes or dtypes that do not fit, as its mixers.
+  at::Tensor forward(const at::Tensor& hidden_sE, const LayerPass& pass) const;
+
+ private:
+  void sort_slots();
+
+  std::string prefix_;
+  int64_t num_experts_;
+  ParamTable table_;
+  std::vector<Slot> slots_;                       // of the layer's unit, in order
+  std::vector<std::vector<Slot>> experts_slots_;  // of each of its experts' units
+  std::unique_ptr<TokenMixer> token_mixer_;
+  std::unique_ptr<ChannelMixer> channel_mixer_;
+  Norm input_norm_;
+  std::optional<Norm> token_branch_norm_;  // of what the mixer adds to the residual stream
+  std::optional<Norm> channel_norm_;       // before the channel mixer
+  std::optional<Norm> channel_branch_norm_;
+};
+
+// Whether all layers of a model do; otherwise the first reason.
+Support supports(const ModelConfig& config, Feature feature);
+// Whether one of them does.
+bool any_layer_supports(const ModelConfig& config, Feature feature);
+
+// The layers of a model, in order.
+std::vector<DecoderLayer> make_layers(const ModelConfig& config);
+
+}  // namespace ringside::engine

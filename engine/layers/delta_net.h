@@ -1,0 +1,41 @@
+// Token mixer: gated delta net, a linear attention with a state for each value head and a causal
+// convolution before it.
+//
+// Shapes: s = tokens, E = hidden size.
+// Source: Yang et al. 2024, Gated Delta Networks; transformers for the projections of each model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "engine/layers/linear.h"
+#include "engine/layers/mixer.h"
+#include "engine/layers/norm.h"
+
+namespace ringside::engine {
+
+class DeltaNet final : public TokenMixer {
+ public:
+  DeltaNet(const ModelConfig& config, int64_t layer, ParamTable& table);
+
+  // out(norm(mixed) * silu(gate)), where mixed comes from mix() of the attention backend's
+  // recurrent part, which it calls once.
+  // Throws: c10::Error when the backend has no recurrent part.
+  at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
+  Support supports(Feature feature) const override;
+  TokenFlow flow() const override;
+  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
+                     Recompute recompute) const override;
+
+ private:
+  int64_t layer_;
+  bool fp32_norms_;
+  DeltaNetConfig net_;
+  Linear in_;
+  Slot conv_, log_decay_, decay_bias_;
+  Norm norm_;
+  Linear out_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,54 @@
+#include "engine/layers/gated_mlp.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "engine/nn/swiglu.h"
+#include "engine/nn/tiles.h"
+
+namespace ringside::engine {
+
+GatedMlp::GatedMlp(const ModelConfig& config, ParamTable& table)
+    : GatedMlp(table, "mlp", config.hidden_size, config.intermediate_size, config.activation,
+               config.mlp_bias ? Bias::kAll : Bias::kNone) {}
+
+GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
+                   GateActivation activation, Bias bias)
+    : activation_(activation),
+      gate_up_(table, {{module + ".gate_proj", size}, {module + ".up_proj", size}}, hidden, bias),
+      down_(table, {{module + ".down_proj", hidden}}, size, bias) {}
+
+at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) const {
+  const at::Tensor gate_up = gate_up_(x_sE, pass);
+  return down_(activation_ == GateActivation::kGeluTanh ? geglu(gate_up) : swiglu(gate_up), pass);
+}
+
+at::Tensor GatedMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
+  if (pass.tiles.rows == 0) {
+    return of_rows(normed_sE, pass);
+  }
+  if (pass.tiles.value_read) {
+    return apply_in_tiles(normed_sE, pass.tiles.rows,
+                          [&](const at::Tensor& x) { return of_rows(x, pass); });
+  }
+  std::vector<at::Tensor> leaves;
+  gate_up_.append_leaves(pass, leaves);
+  down_.append_leaves(pass, leaves);
+  // The backward runs the rows, when the pass is over.
+  const std::vector<Weight> weights(pass.weights.begin(), pass.weights.end());
+  const auto rows = [this, weights, pass](const at::Tensor& x) {
+    LayerPass of_tile = pass;
+    of_tile.weights = weights;
+    return of_rows(x, of_tile);
+  };
+  return gradient_path_in_tiles(normed_sE, pass.tiles.rows, leaves, rows);
+}
+
+Support GatedMlp::supports(Feature feature) const {
+  return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
+             ? Support::no("an MLP has no experts")
+             : Support::yes();
+}
+
+}  // namespace ringside::engine

@@ -1,0 +1,160 @@
+#include "engine/layers/latent_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <utility>
+
+#include "engine/nn/qk_norm_rope.h"
+
+namespace ringside::engine {
+namespace {
+
+// Of the norms of the latents. transformers leaves it at its default, whatever rms_norm_eps says.
+constexpr double kLatentNormEps = 1e-6;
+
+NormOptions latent_norm(const ModelConfig& config) { return {kLatentNormEps, config.fp32_norms}; }
+
+Bias bias(const LatentAttentionConfig& latent) { return latent.bias ? Bias::kAll : Bias::kNone; }
+
+std::optional<Linear> query_down(ParamTable& table, const ModelConfig& config) {
+  const LatentAttentionConfig& latent = config.latent;
+  if (latent.q_rank == 0) {
+    return std::nullopt;
+  }
+  return Linear(table, {{"self_attn.q_a_proj", latent.q_rank}}, config.hidden_size, bias(latent));
+}
+
+std::optional<Norm> query_norm(ParamTable& table, const ModelConfig& config) {
+  if (config.latent.q_rank == 0) {
+    return std::nullopt;
+  }
+  return Norm(table, "self_attn.q_a_layernorm.weight", config.latent.q_rank, latent_norm(config));
+}
+
+// Queries without a latent are projected from the hidden state.
+Linear query_up(ParamTable& table, const ModelConfig& config) {
+  const bool has_latent = config.latent.q_rank > 0;
+  return {table,
+          {{has_latent ? "self_attn.q_b_proj" : "self_attn.q_proj",
+            config.num_attention_heads * config.head_dim}},
+          has_latent ? config.latent.q_rank : config.hidden_size};
+}
+
+// The pairs that RoPE turns lie side by side; norm_and_rotate() wants them half a head apart.
+at::Tensor split_pairs(const at::Tensor& heads_sHR) {
+  const int64_t s = heads_sHR.size(0), h = heads_sHR.size(1), r = heads_sHR.size(2);
+  return heads_sHR.view({s, h, r / 2, 2}).transpose(2, 3).reshape({s, h, r});
+}
+
+// The softmax of YaRN is sharper by this factor.
+double score_factor(const ModelConfig& config) {
+  const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling);
+  if (yarn == nullptr || yarn->mscale_all_dim.value_or(0.0) == 0.0 || yarn->factor <= 1.0) {
+    return 1.0;
+  }
+  const double magnitude = 0.1 * *yarn->mscale_all_dim * std::log(yarn->factor) + 1.0;
+  return magnitude * magnitude;
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const ModelConfig& config, int64_t layer, ParamTable& table)
+    : layer_(layer),
+      heads_(config.num_attention_heads),
+      head_dim_(config.head_dim),
+      softmax_scale_(config.softmax_scale() * score_factor(config)),
+      latent_(config.latent),
+      q_a_(query_down(table, config)),
+      q_a_norm_(query_norm(table, config)),
+      q_b_(query_up(table, config)),
+      kv_a_(table, {{"self_attn.kv_a_proj_with_mqa", latent_.kv_rank + latent_.rope_dim}},
+            config.hidden_size, bias(latent_)),
+      kv_a_norm_(table, "self_attn.kv_a_layernorm.weight", latent_.kv_rank, latent_norm(config)),
+      kv_b_(table, {{"self_attn.kv_b_proj", heads_ * (latent_.nope_dim + latent_.value_dim)}},
+            latent_.kv_rank),
+      o_(table, {{"self_attn.o_proj", config.hidden_size}}, heads_ * latent_.value_dim,
+         bias(latent_)) {}
+
+at::Tensor LatentAttention::project_queries(const at::Tensor& normed_sE,
+                                            const LayerPass& pass) const {
+  if (!q_a_) {
+    return q_b_(normed_sE, pass);
+  }
+  return q_b_((*q_a_norm_)((*q_a_)(normed_sE, pass), pass), pass);
+}
+
+LatentAttention::Latents LatentAttention::project(const at::Tensor& normed_sE,
+                                                  const LayerPass& pass) const {
+  const int64_t s = normed_sE.size(0), h = heads_;
+  const at::Tensor q_sHD = project_queries(normed_sE, pass).view({s, h, head_dim_});
+  const at::Tensor kv = kv_a_(normed_sE, pass);
+  const at::Tensor k_rope_s1R = kv.narrow(1, latent_.kv_rank, latent_.rope_dim).unsqueeze(1);
+  at::Tensor turned = at::cat({q_sHD.narrow(2, latent_.nope_dim, latent_.rope_dim), k_rope_s1R}, 1);
+  if (latent_.rope_interleaved) {
+    turned = split_pairs(turned);
+  }
+  const RotatedHeads rotated = norm_and_rotate(turned, {h, 1}, {}, pass.ropes.global);
+  return {kv_a_norm_(kv.narrow(1, 0, latent_.kv_rank).contiguous(), pass),
+          q_sHD.narrow(2, 0, latent_.nope_dim), rotated.q_sHD, rotated.k_sKD};
+}
+
+at::Tensor LatentAttention::attend_heads(const Latents& in, const LayerPass& pass) const {
+  const int64_t s = in.latent_sC.size(0), h = heads_;
+  const at::Tensor kv =
+      kv_b_(in.latent_sC, pass).view({s, h, latent_.nope_dim + latent_.value_dim});
+  const at::Tensor q = at::cat({in.q_nope_sHN, in.q_rope_sHR}, 2);
+  const at::Tensor k = at::cat(
+      {kv.narrow(2, 0, latent_.nope_dim), in.k_rope_s1R.expand({s, h, latent_.rope_dim})}, 2);
+  const at::Tensor v = at::constant_pad_nd(kv.narrow(2, latent_.nope_dim, latent_.value_dim),
+                                           {0, head_dim_ - latent_.value_dim});
+  return pass.attention.attend(spec(), q, k, v).narrow(2, 0, latent_.value_dim);
+}
+
+at::Tensor LatentAttention::attend_latents(const Latents& in, const LayerPass& pass) const {
+  const at::Tensor up_HNC =
+      kv_b_.effective_matrix(pass, in.latent_sC.scalar_type())
+          .view({heads_, latent_.nope_dim + latent_.value_dim, latent_.kv_rank});
+  const at::Tensor k_up = up_HNC.narrow(1, 0, latent_.nope_dim);
+  const at::Tensor v_up = up_HNC.narrow(1, latent_.nope_dim, latent_.value_dim);
+  const at::Tensor q_latent = at::bmm(in.q_nope_sHN.transpose(0, 1), k_up).transpose(0, 1);
+  const at::Tensor q = at::cat({q_latent, in.q_rope_sHR}, 2);
+  const at::Tensor row = at::cat({in.latent_sC.unsqueeze(1), in.k_rope_s1R}, 2);
+  const at::Tensor out = pass.attention.attend(spec(), q, row, row).narrow(2, 0, latent_.kv_rank);
+  return at::bmm(out.transpose(0, 1), v_up.transpose(1, 2)).transpose(0, 1);
+}
+
+at::Tensor LatentAttention::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
+  TORCH_CHECK(pass.attention.overlapped() == nullptr,
+              "latent attention cannot overlap its projections with the exchange of heads "
+              "(asynchronous Ulysses)");
+  const Latents in = project(normed_sE, pass);
+  const at::Tensor out_sHV =
+      pass.attention.attends_latents() ? attend_latents(in, pass) : attend_heads(in, pass);
+  return o_(out_sHV.reshape({normed_sE.size(0), heads_ * latent_.value_dim}), pass);
+}
+
+Support LatentAttention::supports(Feature feature) const {
+  switch (feature) {
+    case Feature::kAdapters:
+      return Support::yes();
+    case Feature::kPackedBase:
+      return Support::no("latent attention cannot be quantised");
+    case Feature::kAsyncUlysses:
+      return Support::no(
+          "latent attention cannot overlap its projections with the exchange of heads");
+    case Feature::kRoutes:
+    case Feature::kRouterCorrections:
+      break;
+  }
+  return Support::no("attention has no experts");
+}
+
+TokenFlow LatentAttention::flow() const { return {heads_, /*window=*/0, {}}; }
+
+int64_t LatentAttention::sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
+                                    Recompute recompute) const {
+  return attention_sent_bytes(batch, /*window=*/0, element, sums, recompute);
+}
+
+}  // namespace ringside::engine

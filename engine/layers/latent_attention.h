@@ -1,0 +1,57 @@
+// Token mixer: latent attention (MLA). Keys and values are made from one latent a token.
+//
+// Shapes: s = tokens, E = hidden size, H = heads, D = head dim; C = latent, N and R = components of
+// a head without and with RoPE, V = those of a value.
+// Source: DeepSeek-V2 (section 2.1); transformers, DeepseekV3Attention.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/layers/linear.h"
+#include "engine/layers/mixer.h"
+#include "engine/layers/norm.h"
+
+namespace ringside::engine {
+
+class LatentAttention final : public TokenMixer {
+ public:
+  LatentAttention(const ModelConfig& config, int64_t layer, ParamTable& table);
+
+  // With a backend that attends latents, the up-projection of keys is applied to the queries and
+  // that of values to the result.
+  // Throws: c10::Error with an overlapped backend.
+  at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
+  Support supports(Feature feature) const override;
+  TokenFlow flow() const override;
+  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
+                     Recompute recompute) const override;
+
+ private:
+  struct Latents {
+    at::Tensor latent_sC;  // normed
+    at::Tensor q_nope_sHN;
+    at::Tensor q_rope_sHR;
+    at::Tensor k_rope_s1R;
+  };
+  at::Tensor project_queries(const at::Tensor& normed_sE, const LayerPass& pass) const;
+  Latents project(const at::Tensor& normed_sE, const LayerPass& pass) const;
+  // Both return [s, H, V]: attention with keys and values of every head, and on the latents.
+  at::Tensor attend_heads(const Latents& in, const LayerPass& pass) const;
+  at::Tensor attend_latents(const Latents& in, const LayerPass& pass) const;
+  AttentionSpec spec() const { return {layer_, 0, softmax_scale_, {}}; }
+
+  int64_t layer_;
+  int64_t heads_, head_dim_;
+  double softmax_scale_;
+  LatentAttentionConfig latent_;
+  std::optional<Linear> q_a_;
+  std::optional<Norm> q_a_norm_;
+  Linear q_b_, kv_a_;
+  Norm kv_a_norm_;
+  Linear kv_b_, o_;
+};
+
+}  // namespace ringside::engine

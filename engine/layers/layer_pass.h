@@ -1,0 +1,37 @@
+// What a layer is given for one pass, beside its input.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+
+#include "engine/nn/attention_backend.h"
+#include "engine/nn/expert_pass.h"
+#include "engine/nn/rope.h"
+#include "engine/params/weight.h"
+
+namespace ringside::engine {
+
+// How the MLP of a layer is computed.
+struct MlpTiles {
+  int64_t rows = 0;        // at a time; 0 = all at once
+  bool value_read = true;  // false: a recomputation, of which only the gradient path is used
+};
+
+// cos and sin of the tokens' positions, shared by the layers of a forward.
+struct Ropes {
+  RopeTables global;
+  RopeTables local = {};  // of blocks with local_rope; empty without
+};
+
+// Copies are cheap. What they refer to outlives the backward, unless it says otherwise.
+struct LayerPass {
+  std::span<const Weight> weights;  // by slot of the layer's ParamTable
+  Ropes ropes;
+  AttentionBackend& attention;
+  MlpTiles tiles = {};
+  ExpertPass experts = {};
+};
+
+}  // namespace ringside::engine

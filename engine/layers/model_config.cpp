@@ -1,0 +1,86 @@
+#include "engine/layers/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+namespace ringside::engine {
+namespace {
+
+int64_t at_most(int64_t length, int64_t limit) {
+  return limit > 0 ? std::min(length, limit) : length;
+}
+
+int64_t times(int64_t length, double factor) {
+  return static_cast<int64_t>(static_cast<double>(length) * factor);
+}
+
+}  // namespace
+
+BlockSpec ModelConfig::block(int64_t layer) const {
+  if (!blocks.empty()) {
+    return blocks.at(layer);
+  }
+  return {.channel_mixer = experts.count > 0 ? ChannelMixerKind::kExperts : ChannelMixerKind::kMlp};
+}
+
+std::vector<int64_t> expert_layers(const ModelConfig& config) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.has_experts(layer)) {
+      layers.push_back(layer);
+    }
+  }
+  return layers;
+}
+
+bool is_delta_net(const ModelConfig& config, int64_t layer) {
+  return config.block(layer).token_mixer == TokenMixerKind::kGatedDelta;
+}
+
+std::string trunk_prefix(const ModelConfig& config) {
+  return config.on_disk.multimodal_json.empty() ? "model." : "model.language_model.";
+}
+
+std::string layer_prefix(const ModelConfig& config, int64_t layer) {
+  return trunk_prefix(config) + "layers." + std::to_string(layer) + ".";
+}
+
+void list_blocks(ModelConfig& config) {
+  if (config.blocks.empty()) {
+    config.blocks.assign(config.num_hidden_layers, config.block(0));
+  }
+}
+
+std::vector<int64_t> distinct_windows(const ModelConfig& config) {
+  std::set<int64_t> windows;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    windows.insert(config.window(layer));
+  }
+  return {windows.begin(), windows.end()};
+}
+
+double ModelConfig::softmax_scale() const {
+  const int64_t scalar = attention.query_scalar > 0 ? attention.query_scalar : head_dim;
+  return 1.0 / std::sqrt(static_cast<double>(scalar));
+}
+
+int64_t num_positions(const ModelConfig& config) {
+  int64_t positions = config.max_position_embeddings;
+  if (const auto* linear = std::get_if<LinearRope>(&config.rope_scaling)) {
+    positions = times(positions, linear->factor);
+  } else if (const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling)) {
+    positions = std::max(positions, times(yarn->original_max_position_embeddings, yarn->factor));
+  }
+  return at_most(positions, config.max_document_tokens);
+}
+
+int64_t longest_exact_document(const ModelConfig& config) {
+  if (std::holds_alternative<DynamicRope>(config.rope_scaling)) {
+    return at_most(config.max_position_embeddings, config.max_document_tokens);
+  }
+  return config.max_document_tokens;
+}
+
+}  // namespace ringside::engine

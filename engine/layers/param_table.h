@@ -1,0 +1,72 @@
+// Table of a layer's weights: the parameters that each is made of, and its slot in a pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/params/param_unit.h"
+
+namespace ringside::engine {
+
+// Place of a weight in its layer's table, and in LayerPass::weights.
+using Slot = std::size_t;
+
+// Where the parameters of a weight lie.
+enum class WeightPlace {
+  kLayer,    // in the layer's unit
+  kExperts,  // in a unit with one expert after another, each with its share of every such weight
+  kStack,    // in a unit of its own: one parameter, whose first dimension is the experts
+};
+
+// One weight of a layer: its shape, and the parameters that it is made of. They lie side by side in
+// the unit, in this order. Names are those of Hugging Face behind the layer's prefix; in kExperts,
+// behind that of one expert. Shapes in kExperts and kStack are those of one expert.
+struct WeightSpec {
+  std::vector<int64_t> shape;
+  std::vector<ParamSpec> params;
+  WeightPlace place = WeightPlace::kLayer;
+};
+
+// One of the projections of a linear layer, which share its input.
+struct Projection {
+  std::string module;  // "self_attn.q_proj"
+  int64_t outputs = 0;
+};
+
+// A linear layer in the table.
+struct LinearSpec {
+  Slot weight = 0;
+  int64_t inputs = 0;
+  std::vector<Projection> projections;  // in the order of the weight's rows
+};
+
+// Mixers, norms and linear layers add their weights when they are made. The order of adding is that
+// of the parameters in the layer's unit.
+// Thread safety: const functions from any thread.
+class ParamTable {
+ public:
+  Slot add(WeightSpec weight);
+  // A weight that is one parameter.
+  Slot add(const std::string& name, const std::vector<int64_t>& shape,
+           WeightPlace place = WeightPlace::kLayer);
+  // The weight of a linear layer, whose parameters are "<module>.weight".
+  Slot add_linear(std::vector<Projection> projections, int64_t inputs);
+
+  const std::vector<WeightSpec>& weights() const { return weights_; }
+  const std::vector<LinearSpec>& linears() const { return linears_; }
+
+  // The linear layer with this weight; nullptr: the weight is no linear layer's.
+  const LinearSpec* linear_of(Slot weight) const;
+
+  // The weight that begins with the parameter of this name.
+  // Throws: std::out_of_range when there is none.
+  Slot slot(const std::string& first_parameter) const;
+
+ private:
+  std::vector<WeightSpec> weights_;
+  std::vector<LinearSpec> linears_;
+};
+
+}  // namespace ringside::engine

@@ -1,0 +1,143 @@
+#include "engine/layers/softmax_attention.h"
+
+#include <ATen/ATen.h>
+
+#include "engine/nn/leaf_value.h"
+
+namespace ringside::engine {
+namespace {
+
+// With an output gate the query projection has a gate for each query head, too.
+int64_t query_outputs(const ModelConfig& config) {
+  return config.num_attention_heads * config.head_dim * (config.attention.gated ? 2 : 1);
+}
+
+std::vector<Projection> qkv_projections(const ModelConfig& config) {
+  const int64_t kv = config.num_key_value_heads * config.head_dim;
+  return {{"self_attn.q_proj", query_outputs(config)},
+          {"self_attn.k_proj", kv},
+          {"self_attn.v_proj", kv}};
+}
+
+Bias bias(bool biased) { return biased ? Bias::kAll : Bias::kNone; }
+
+}  // namespace
+
+SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, ParamTable& table)
+    : layer_(layer),
+      window_(config.window(layer)),
+      local_rope_(config.block(layer).local_rope),
+      heads_(config.num_attention_heads),
+      kv_heads_(config.num_key_value_heads),
+      head_dim_(config.head_dim),
+      softmax_scale_(config.softmax_scale()),
+      norm_options_(config.norm_options()),
+      options_(config.attention),
+      qkv_(table, qkv_projections(config), config.hidden_size, bias(config.attention.qkv_bias)),
+      o_(table, {{"self_attn.o_proj", config.hidden_size}}, heads_ * head_dim_,
+         bias(config.attention.o_bias)) {
+  if (options_.sinks) {
+    sinks_ = table.add("self_attn.sinks", {heads_});
+  }
+  if (options_.qk_norm) {
+    q_norm_.emplace(table, "self_attn.q_norm.weight", head_dim_, norm_options_);
+    k_norm_.emplace(table, "self_attn.k_norm.weight", head_dim_, norm_options_);
+  }
+}
+
+// RoPE turns component i with component i + D/2. With rotary_dim r it turns i with i + r/2 instead,
+// i < r/2. So components are put in an order in which these pairs lie D/2 apart; scores of queries
+// and keys in the same order are the same.
+at::Tensor SoftmaxAttention::pair_components(const at::Tensor& x) const {
+  const int64_t r = options_.rotary_dim, d = head_dim_, still = (d - r) / 2;
+  if (r == 0 || r == d || !x.defined()) {
+    return x;
+  }
+  return at::cat({x.narrow(-1, 0, r / 2), x.narrow(-1, r, still), x.narrow(-1, r / 2, r / 2),
+                  x.narrow(-1, r + still, still)},
+                 -1);
+}
+
+Weight SoftmaxAttention::pair_components(const Weight& norm) const {
+  if (norm.value.is_same(norm.leaf)) {
+    return pair_components(norm.value);
+  }
+  // A sharded unit's leaf has no values of its own.
+  return {pair_components(norm.value), pair_components(leaf_value(norm, norm.leaf.scalar_type()))};
+}
+
+HeadNorms SoftmaxAttention::head_norms(const LayerPass& pass) const {
+  if (!q_norm_) {
+    return {{}, {}, norm_options_};
+  }
+  return {pair_components(q_norm_->weight(pass)), pair_components(k_norm_->weight(pass)),
+          norm_options_};
+}
+
+at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
+                                   const LayerPass& pass) const {
+  const int64_t d = head_dim_, h = heads_, k = kv_heads_;
+  const int64_t q_dim = options_.gated ? 2 * d : d;
+  const at::Tensor qkv = qkv_(normed_sE, pass);
+  const at::Tensor q_gate = qkv.narrow(1, 0, h * q_dim).unflatten(1, {h, q_dim});
+  const at::Tensor keys = qkv.narrow(1, h * q_dim, k * d).unflatten(1, {k, d});
+  const at::Tensor values = qkv.narrow(1, h * q_dim + k * d, k * d).unflatten(1, {k, d});
+  const at::Tensor qk = pair_components(at::cat({q_gate.narrow(2, 0, d), keys}, 1));
+  const RotatedHeads heads = norm_and_rotate(qk, {h, k}, head_norms(pass), rope(pass));
+  at::Tensor out_sHD = pass.attention.attend(spec, heads.q_sHD, heads.k_sKD, values);
+  if (options_.gated) {
+    out_sHD = out_sHD * at::sigmoid(q_gate.narrow(2, d, d));
+  }
+  return o_(out_sHD.flatten(1), pass);
+}
+
+at::Tensor SoftmaxAttention::overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
+                                        const LayerPass& pass,
+                                        OverlappedAttention& attention) const {
+  TORCH_CHECK(!options_.gated && options_.rotary_dim == 0,
+              "gated attention cannot overlap its projections with the exchange of heads");
+  const std::vector<Linear::Part> qkv = qkv_.parts(pass), o = o_.parts(pass);
+  auto heads = attention.project(normed_sE, {qkv[0].weight, qkv[0].bias},
+                                 {qkv[1].weight, qkv[1].bias}, {qkv[2].weight, qkv[2].bias});
+  const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
+  const RotatedHeads rotated =
+      norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own, head_norms(pass), rope(pass));
+  heads.q_ShD = rotated.q_sHD;
+  heads.k_SkD = rotated.k_sKD;
+  return attention.project_out(attention.attend_heads(spec, heads), {o[0].weight, o[0].bias});
+}
+
+at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
+  AttentionSpec spec{layer_, window_, softmax_scale_, {}};
+  if (sinks_) {
+    const bool doubles = normed_sE.scalar_type() == at::kDouble;
+    spec.sinks_H = leaf_value(pass.weights[*sinks_], doubles ? at::kDouble : at::kFloat);
+  }
+  if (OverlappedAttention* attention = pass.attention.overlapped()) {
+    return overlapped(normed_sE, spec, pass, *attention);
+  }
+  if (options_.gated || options_.rotary_dim > 0) {
+    return gated(normed_sE, spec, pass);
+  }
+  const int64_t s = normed_sE.size(0), d = head_dim_, h = heads_, k = kv_heads_;
+  const at::Tensor qkv = qkv_(normed_sE, pass);
+  const RotatedHeads heads =
+      norm_and_rotate(qkv.view({s, h + 2 * k, d}), {h, k}, head_norms(pass), rope(pass));
+  const at::Tensor out_sHD = pass.attention.attend(spec, heads.q_sHD, heads.k_sKD, heads.v);
+  return o_(out_sHD.reshape({s, h * d}), pass);
+}
+
+Support SoftmaxAttention::supports(Feature feature) const {
+  return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
+             ? Support::no("attention has no experts")
+             : Support::yes();
+}
+
+TokenFlow SoftmaxAttention::flow() const { return {heads_, window_, {}}; }
+
+int64_t SoftmaxAttention::sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
+                                     Recompute recompute) const {
+  return attention_sent_bytes(batch, window_, element, sums, recompute);
+}
+
+}  // namespace ringside::engine

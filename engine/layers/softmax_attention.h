@@ -1,0 +1,56 @@
+// Token mixer: softmax attention with grouped query heads and RoPE.
+//
+// Shapes: s = tokens, E = hidden size, H = query heads, K = key/value heads, D = head dim.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/layers/linear.h"
+#include "engine/layers/mixer.h"
+#include "engine/layers/norm.h"
+#include "engine/nn/qk_norm_rope.h"
+
+namespace ringside::engine {
+
+class SoftmaxAttention final : public TokenMixer {
+ public:
+  SoftmaxAttention(const ModelConfig& config, int64_t layer, ParamTable& table);
+
+  // With an overlapped backend the projections overlap the exchange of heads; its weights must be
+  // plain.
+  at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
+  Support supports(Feature feature) const override;
+  TokenFlow flow() const override;
+  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
+                     Recompute recompute) const override;
+
+ private:
+  // Attention with an output gate, or with RoPE of a part of each head.
+  at::Tensor gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
+                   const LayerPass& pass) const;
+  // Attention whose projections overlap the exchange of heads. This rank norms, rotates and attends
+  // its own heads of all exchanged tokens.
+  at::Tensor overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
+                        const LayerPass& pass, OverlappedAttention& attention) const;
+  const RopeTables& rope(const LayerPass& pass) const {
+    return local_rope_ ? pass.ropes.local : pass.ropes.global;
+  }
+  HeadNorms head_norms(const LayerPass& pass) const;
+  at::Tensor pair_components(const at::Tensor& x) const;
+  Weight pair_components(const Weight& norm) const;
+
+  int64_t layer_, window_;
+  bool local_rope_;
+  int64_t heads_, kv_heads_, head_dim_;
+  double softmax_scale_;
+  NormOptions norm_options_;
+  SoftmaxAttentionConfig options_;
+  Linear qkv_, o_;
+  std::optional<Slot> sinks_;
+  std::optional<Norm> q_norm_, k_norm_;
+};
+
+}  // namespace ringside::engine

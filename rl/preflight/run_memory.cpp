@@ -1,0 +1,297 @@
+#include "rl/preflight/run_memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "engine/layers/decoder_layer.h"
+#include "engine/models/decoder_units.h"
+#include "engine/runner/loading_memory.h"
+#include "rl/report/byte_text.h"
+#include "rl/setup/model_device.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/sequence_parallel.h"
+#include "rl/setup/sharding.h"
+#include "rl/worker/worker_link.h"
+
+namespace ringside::rl {
+namespace {
+
+// An allowance for LibTorch, its thread pools, the tokenizer and buffers of the bridge.
+constexpr int64_t kProcess = int64_t{200} << 20;
+// A run that needs more than this part of the memory is close to the limit: the figures are within
+// 5 to 10 %, and other programs need some.
+constexpr double kClose = 0.85;
+constexpr int64_t kPublishedCopies = 2;  // the newest version, and the one that is being copied
+constexpr int64_t kReceivedCopies = 1;   // by a worker: the version that it verified
+
+std::string text_of_bytes(int64_t bytes) { return byte_text(static_cast<double>(bytes)); }
+
+int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
+int64_t parameters_of(const engine::ModelConfig& model) {
+  int64_t elements = 0;
+  for (const engine::ParamSpec& spec : engine::decoder_specs(model)) {
+    elements += spec.numel();
+  }
+  return elements;
+}
+
+// Bytes of a version of the weights.
+int64_t version_bytes(const Config& config, const engine::ModelConfig& model) {
+  const int64_t element = bytes_of(scalar_type(published_dtype(config)));
+  if (config.lora.publish != LoraPublish::kAdapter) {
+    return parameters_of(model) * element;
+  }
+  int64_t elements = 0;
+  for (const engine::ParamSpec& spec :
+       engine::Adapters::factors(model, adapter_options(config.lora))) {
+    elements += spec.numel();
+  }
+  return elements * element;
+}
+
+// Keys and values of one token in all layers, in elements. What a delta net keeps does not grow; a
+// layer with a window keeps less than this.
+int64_t cached_elements(const engine::ModelConfig& model) {
+  const int64_t of_latents = model.latent.kv_rank + model.latent.rope_dim;
+  const int64_t of_heads = 2 * model.num_key_value_heads * model.head_dim;
+  int64_t elements = 0;
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    switch (model.block(layer).token_mixer) {
+      case engine::TokenMixerKind::kGatedDelta:
+        break;
+      case engine::TokenMixerKind::kLatentAttention:
+        elements += of_latents;
+        break;
+      case engine::TokenMixerKind::kSoftmaxAttention:
+        elements += of_heads;
+    }
+  }
+  return elements;
+}
+
+// A worker's own copy of the policy.
+int64_t worker_weights(const Config& config, const engine::ModelConfig& model) {
+  const engine::ComputeContext context(scalar_type(config.model.dtype));
+  const bool adapters = config.lora.publish == LoraPublish::kAdapter;
+  const engine::WeightStorage storage =
+      adapters ? policy_storage(config.lora) : worker_storage(config);
+  return engine::loading_memory(model, context, storage, {}).peak;
+}
+
+// An embedded worker's model that samples its share of a step at once: weights, cache, and the
+// larger of the prompts' forward and the last tokens' draw.
+int64_t sampling_memory(const Config& config, const engine::ModelConfig& model) {
+  const int64_t compute = bytes_of(scalar_type(config.model.dtype));
+  const RolloutConfig& rollout = config.rollout;
+  const int64_t samples = samples_per_batch(config);
+  const int64_t tokens = rollout.max_prompt_tokens + rollout.max_completion_tokens;
+  const int64_t cache = samples * tokens * cached_elements(model) * compute;
+  // Log-probs in fp32; their exponentials, and sums of those, in fp64.
+  const int64_t draw = samples * model.vocab_size * (compute + 4 + 4 + 8 + 8);
+  const int64_t prompts = samples / rollout.group_size * rollout.max_prompt_tokens;
+  const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
+  return worker_weights(config, model) + cache + std::max(draw, prefill);
+}
+
+// A change of a configuration, and the key that it changes as "key=value".
+struct Change {
+  std::function<bool(Config&)> apply;  // false: nothing is left to change
+  std::function<std::string(const Config&)> text;
+};
+
+// What a sample may have: no micro-batch can be smaller.
+int64_t longest_sample(const Config& config) {
+  return config.algorithm.name == AlgorithmName::kSft
+             ? config.data.max_length
+             : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+}
+
+bool shrink_micro_batch(Config& config) {
+  const int64_t least = std::max<int64_t>(1024, longest_sample(config));
+  const bool changes = config.train.tokens_per_micro_batch > least;
+  config.train.tokens_per_micro_batch = std::min(config.train.tokens_per_micro_batch, least);
+  return changes;
+}
+
+std::vector<Change> changes(bool has_device) {
+  std::vector<Change> all;
+  all.push_back({[](Config& c) {
+                   const bool changes = c.model.recompute != Recompute::kFull;
+                   c.model.recompute = Recompute::kFull;
+                   return changes;
+                 },
+                 [](const Config&) { return std::string("model.recompute=full"); }});
+  all.push_back({shrink_micro_batch, [](const Config& c) {
+                   return "train.tokens_per_micro_batch=" +
+                          std::to_string(c.train.tokens_per_micro_batch);
+                 }});
+  if (has_device) {
+    all.push_back({[](Config& c) {
+                     const bool changes = c.optimizer.offload != OptimizerOffload::kFull;
+                     c.optimizer.offload = OptimizerOffload::kFull;
+                     return changes;
+                   },
+                   [](const Config&) { return std::string("optimizer.offload=full"); }});
+  }
+  all.push_back({[](Config& c) {
+                   const bool changes = c.lora.rank == 0;
+                   c.lora.rank = changes ? 16 : c.lora.rank;
+                   return changes;
+                 },
+                 [](const Config&) { return std::string("lora.rank=16"); }});
+  all.push_back({[](Config& c) {
+                   const bool changes = c.lora.rank > 0 && c.lora.base != LoraBase::kNf4;
+                   c.lora.base = LoraBase::kNf4;
+                   return changes;
+                 },
+                 [](const Config&) { return std::string("lora.base=nf4"); }});
+  return all;
+}
+
+// Whether the model can have the adapters, or the packed base, that a change adds.
+bool suits(const engine::ModelConfig& model, const LoraConfig& before, const LoraConfig& after) {
+  const bool adds = before.rank == 0 && after.rank > 0;
+  const bool packs = before.base != after.base;
+  return (!adds || engine::supports(model, engine::Feature::kAdapters)) &&
+         (!packs || engine::supports(model, engine::Feature::kPackedBase));
+}
+
+std::string advice(const std::vector<MemorySaving>& savings, int64_t bytes) {
+  std::string text;
+  for (const MemorySaving& saving : savings) {
+    text += (text.empty() ? "with " : "; with ") + saving.keys + " it needs " +
+            text_of_bytes(saving.bytes) + (saving.bytes <= bytes ? " and fits" : "");
+  }
+  const bool fits = !savings.empty() && savings.back().bytes <= bytes;
+  return text + (fits ? ""
+                      : std::string(text.empty() ? "" : "; ") +
+                            "expected a smaller model, more ranks that share it on other "
+                            "machines (parallel.data_parallel_shard_size), or more memory");
+}
+
+}  // namespace
+
+RunMemory run_memory(const Config& config, const engine::ModelConfig& model,
+                     const RunPlace& place) {
+  RunMemory memory;
+  memory.rank = memory_of_rank(config, model, place.device);
+  memory.ranks = place.ranks > 0 ? place.ranks : config.parallel.world_size();
+  memory.rank_on_host =
+      kProcess + memory.rank.host + (place.device.is_cpu() ? memory.rank.total() : 0);
+  if (config.algorithm.name == AlgorithmName::kSft) {
+    return memory;
+  }
+  const int64_t version = version_bytes(config, model);
+  memory.published = place.publishes ? kPublishedCopies * version : 0;
+  if (!place.workers) {
+    return memory;
+  }
+  memory.workers = config.rollout.num_workers;
+  memory.worker_on_host = kProcess + kReceivedCopies * version;
+  if (config.rollout.server == RolloutServer::kEmbedded) {
+    memory.worker_model = sampling_memory(config, model);
+    memory.worker_on_host += place.device.is_cpu() ? memory.worker_model : 0;
+  } else {  // it checks the server with a copy of its own, on the host
+    memory.worker_on_host += worker_weights(config, model);
+  }
+  return memory;
+}
+
+std::vector<MemorySaving> memory_savings(const Config& config, const engine::ModelConfig& model,
+                                         const RunPlace& place, bool of_device, int64_t bytes) {
+  std::vector<MemorySaving> savings;
+  Config changed = config;
+  std::string keys;
+  for (const Change& change : changes(!place.device.is_cpu())) {
+    Config next = changed;
+    if (!change.apply(next) || !suits(model, changed.lora, next.lora)) {
+      continue;
+    }
+    changed = next;
+    keys += (keys.empty() ? "" : " ") + change.text(changed);
+    const RunMemory memory = run_memory(changed, model, place);
+    savings.push_back({keys, changed, of_device ? memory.on_device() : memory.on_host()});
+    if (savings.back().bytes <= bytes) {
+      break;
+    }
+  }
+  return savings;
+}
+
+MemoryFit compare_memory(const Config& config, const engine::ModelConfig& model,
+                         const RunPlace& place, const MachineMemory& machine,
+                         int64_t device_bytes) {
+  const RunMemory memory = run_memory(config, model, place);
+  const int64_t usable = machine.usable();
+  if (!place.device.is_cpu() && device_bytes > 0 && memory.on_device() > device_bytes) {
+    return {"a rank" +
+                std::string(memory.workers > 0 ? " and the embedded workers need" : " needs") +
+                " about " + text_of_bytes(memory.on_device()) + " of its device, which has " +
+                text_of_bytes(device_bytes) + "; " +
+                advice(memory_savings(config, model, place, /*of_device=*/true, device_bytes),
+                       device_bytes),
+            ""};
+  }
+  if (usable == 0) {
+    return {};
+  }
+  const std::string needs = "the run needs about " + text_of_bytes(memory.on_host()) +
+                            " of this machine's memory (" + describe(memory) + "), which has " +
+                            machine.text();
+  if (memory.on_host() > usable) {
+    return {needs + "; " +
+                advice(memory_savings(config, model, place, /*of_device=*/false, usable), usable) +
+                ". For another machine: `ringside check --memory SIZE`",
+            ""};
+  }
+  const auto close = static_cast<int64_t>(kClose * static_cast<double>(usable));
+  if (memory.on_host() > close || (machine.available > 0 && memory.on_host() > machine.available)) {
+    return {"",
+            needs + ", of which " + text_of_bytes(machine.available) +
+                " are free now: it is close; " +
+                advice(memory_savings(config, model, place, /*of_device=*/false, close), close)};
+  }
+  return {};
+}
+
+MemoryFit compare_with_this_machine(const Config& config, const engine::ModelConfig& model,
+                                    RunPlace place) {
+  Config factored = config;
+  factor_context_parallel(factored);
+  fix_replicas(factored.parallel, /*world=*/0);
+  place.device = model_device(config, /*local_rank=*/0);
+  return compare_memory(factored, model, place, machine_memory(), device_memory(place.device));
+}
+
+int64_t device_memory(c10::Device device) {
+  if (device.is_cpu()) {
+    return 0;
+  }
+  try {
+    const c10::DeviceIndex index = device.has_index() ? device.index() : c10::DeviceIndex{0};
+    return static_cast<int64_t>(at::getDeviceAllocator(device.type())->getMemoryInfo(index).second);
+  } catch (const c10::Error&) {  // an allocator that does not tell
+    return 0;
+  }
+}
+
+std::string describe(const RunMemory& memory) {
+  const auto several = [](int64_t count, const char* what, int64_t bytes) {
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s") + " of " +
+           text_of_bytes(bytes);
+  };
+  std::string text = several(memory.ranks, "rank", memory.rank_on_host);
+  if (memory.workers > 0) {
+    text += ", " + several(memory.workers, "worker", memory.worker_on_host);
+  }
+  if (memory.published > 0) {
+    text += ", published weights " + text_of_bytes(memory.published);
+  }
+  return text;
+}
+
+}  // namespace ringside::rl
