@@ -24,9 +24,9 @@
 #include "rl/trainer/training_run.h"
 #include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/group_scope.h"
-#include "tools/command.h"
+#include "tools/commands/command.h"
+#include "tools/commands/run_launch.h"
 #include "tools/launch/rank_environment.h"
-#include "tools/run_launch.h"
 #include "tools/version.h"
 
 namespace ringside::tools {

@@ -1,4 +1,4 @@
-// The `ringside` executable: one subcommand per file, tools/cmd_<name>.cpp.
+// The `ringside` executable: one subcommand per file, tools/commands.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -9,21 +9,8 @@
 #include "rl/config/suggest.h"
 #include "rl/rewards/edit_distance.h"
 #include "sp/mesh/vector_math.h"
-#include "tools/cmd_check.h"
-#include "tools/cmd_doctor.h"
-#include "tools/cmd_eval.h"
-#include "tools/cmd_export.h"
-#include "tools/cmd_generate.h"
-#include "tools/cmd_init.h"
-#include "tools/cmd_keygen.h"
-#include "tools/cmd_logprobs.h"
-#include "tools/cmd_reference.h"
-#include "tools/cmd_report.h"
-#include "tools/cmd_rollout.h"
-#include "tools/cmd_run.h"
-#include "tools/cmd_top.h"
-#include "tools/cmd_train.h"
-#include "tools/examples.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/examples.h"
 #include "tools/version.h"
 
 namespace {
@@ -112,20 +99,9 @@ int main(int argc, char** argv) {
       "output is gone; the run has saved, and the same command resumes.");
   app.set_version_flag("--version", version_text);
   CommandContext context{.app = app, .arguments = {argv + 1, argv + argc}};
-  add_check_command(context);
-  add_doctor_command(context);
-  add_eval_command(context);
-  add_export_command(context);
-  add_generate_command(context);
-  add_init_command(context);
-  add_keygen_command(context);
-  add_logprobs_command(context);
-  add_reference_commands(context);
-  add_report_command(context);
-  add_rollout_command(context);
-  add_run_command(context);
-  add_top_command(context);
-  add_train_command(context);
+  for (const auto add : kCommands) {
+    add(context);
+  }
   set_examples(app);
   try {
     app.parse(argc, argv);

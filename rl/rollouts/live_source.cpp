@@ -347,8 +347,8 @@ class LiveSource final : public RolloutSource {
     const std::lock_guard lock(mutex_);
     intake_.finish();
     write_addresses(/*ended=*/true);  // for a worker that did not receive END
-    log::info(stalls_.sentence("publishing delayed the training by"));
-    log::info(encoding_.sentence("hashing and comparing in the background took"));
+    log::debug(stalls_.sentence("publishing delayed the training by"));
+    log::debug(encoding_.sentence("hashing and comparing in the background took"));
   }
 
  private:

@@ -19,10 +19,9 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 #include "tests/support/ranks.h"
-#include "tools/cmd_logprobs.h"
-#include "tools/cmd_train.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/run_launch.h"
 #include "tools/distributed.h"
-#include "tools/run_launch.h"
 
 namespace ringside::tools {
 

@@ -379,7 +379,7 @@ const std::vector<Elsewhere>& elsewhere() {
        "rollout.max_steps_without_score=2"},
       {"rollout.num_workers", "tests/tools/preflight_test.py",
        "test_num_workers_decides_how_many_workers_are_started"},
-      {"rollout.worker_threads", "tools/cmd_rollout.cpp",
+      {"rollout.worker_threads", "tools/commands/rollout.cpp",
        "at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads))"},
       {"rollout.server_options.model", "rl/worker/make_server.cpp",
        "from.model.empty() ? config.model.path : from.model"},

@@ -47,7 +47,7 @@ bool has_template(const std::string& model) {
   try {
     rl::model_chat_templates(model);
     return true;
-  } catch (const std::runtime_error&) {
+  } catch (const std::exception&) {
     return false;
   }
 }
