@@ -78,8 +78,8 @@ sp::GroupScope group_scope(rl::GroupScope scope) {
 // Virtual ranks compute on one thread each, for any number of processes: with more threads, sums
 // would be split differently.
 int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
-  return config.sp.reproducible > 0 ? 1
-                                    : threads_per_rank(config, rendezvous.environment.world_size);
+  return config.sp.virtual_ranks > 0 ? 1
+                                     : threads_per_rank(config, rendezvous.environment.world_size);
 }
 
 Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64_t rank) {
@@ -169,7 +169,7 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>& 
     nproc = rank_environment()->world_size;
   }
   const int processes = trainer_processes(config, nproc);
-  rl::fix_replicas(config.parallel, config.sp.reproducible > 0 ? 0 : processes);
+  rl::fix_replicas(config.parallel, config.sp.virtual_ranks > 0 ? 0 : processes);
   if (processes > 1 && !rank_environment()) {
     LaunchOptions options;
     options.num_trainers = processes;

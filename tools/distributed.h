@@ -17,7 +17,7 @@ struct Ranks {
 };
 
 // Runs `body` as this process's rank of the configuration's mesh, connected to the other ranks.
-// With sp.reproducible it runs once per virtual rank, each on its own thread; an exception of one
+// With sp.virtual_ranks it runs once per virtual rank, each on its own thread; an exception of one
 // then ends the process with kExitFailure. If a launcher has set the rank (rank_environment.h), or
 // one process holds the whole mesh, `body` runs in this process. Otherwise this process starts
 // child processes with its own `arguments`, monitors them, and reports a failure with its rank.

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "rl/config/schema.h"
+#include "rl/config/suggest.h"
 #include "rl/rewards/edit_distance.h"
 #include "sp/mesh/vector_math.h"
 #include "tools/commands/commands.h"
@@ -60,6 +61,11 @@ std::string unknown_option(const CLI::App& app, const std::vector<std::string>& 
       return word + ": keys are written without dashes: " +
              (separate ? key + "=" + words[i + 1]
                        : key + (words[i] == word ? "=VALUE" : words[i].substr(word.size())));
+    }
+    if (word.find('.') != std::string::npos) {
+      const std::string key = word.substr(2);
+      return word + ": keys are written without dashes, and " + key +
+             " is none: " + ringside::rl::suggestion(key);
     }
     std::string nearest;
     std::size_t distance = 4;

@@ -60,6 +60,10 @@ void refuse_option(const Json& json, const char* component, const char* key, con
 std::unique_ptr<const TokenModel> read_unigram(const Json& json) {
   std::vector<std::pair<std::string, double>> pieces;
   for (const Json& piece : json.at("vocab")) {
+    if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number()) {
+      throw std::runtime_error("model.vocab: a Unigram's entry is " + piece.dump() +
+                               ", expected [token, score]");
+    }
     pieces.emplace_back(piece.at(0).get<std::string>(), piece.at(1).get<double>());
   }
   std::optional<int64_t> unk_id;

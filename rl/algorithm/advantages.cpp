@@ -121,7 +121,7 @@ Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
   const double mean = group.mean();
   const auto others = static_cast<double>(group.size() - 1);
   switch (config.estimator) {
-    case AdvantageEstimator::kGrpo:
+    case AdvantageEstimator::kGroupMean:
       return (group - mean) / divisors(group, batch_std, config);
     case AdvantageEstimator::kRloo:
       return (group - (group.sum() - group) / others) / divisors(group, batch_std, config);
@@ -158,7 +158,7 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
     throw std::invalid_argument("group_advantages: estimator " + word(of) +
                                 " is not made of one reward a sample");
   }
-  check_std(config, of == AdvantageEstimator::kGrpo || of == AdvantageEstimator::kRloo);
+  check_std(config, of == AdvantageEstimator::kGroupMean || of == AdvantageEstimator::kRloo);
   const auto groups = groups_of(rewards, group_size, scored);
   const double batch_std = standard_deviation(all_rewards(groups), config.unbiased);
   std::vector<double> advantages(rewards.size(), 0.0);
@@ -180,7 +180,7 @@ std::vector<double> gdpo_advantages(std::span<const std::vector<double>> rewards
                                 " weights; expected at least one, and as many weights");
   }
   AdvantageConfig each = config;
-  each.estimator = AdvantageEstimator::kGrpo;
+  each.estimator = AdvantageEstimator::kGroupMean;
   check_std(config, /*any=*/false);
   const std::size_t samples = rewards[0].size();
   std::vector<double> sum(samples, 0.0);

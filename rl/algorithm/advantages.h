@@ -15,7 +15,7 @@ namespace ringside::rl {
 
 // The advantage of each sample. By config.estimator, with n, mean, r_max and r_second of the
 // group:
-//   grpo       (R - mean) / divisor
+//   group_mean (R - mean) / divisor
 //              (Shao et al. 2024, DeepSeekMath, section 4.1)
 //   rloo       (R - mean of the others) / divisor
 //              (Kool et al. 2019, Ahmadian et al. 2024)

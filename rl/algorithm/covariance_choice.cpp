@@ -45,11 +45,11 @@ std::vector<double> choose_by_covariance(const StepColumns& table, const ChoiceP
   const auto covariance = token_covariances(table, part);
   std::vector<int64_t> candidates;
   for (int64_t i = 0; i < part.count; ++i) {
-    if (!clips || (covariance[i] > config.clip_cov_lb && covariance[i] < config.clip_cov_ub)) {
+    if (!clips || (covariance[i] > config.clip_cov.lb && covariance[i] < config.clip_cov.ub)) {
       candidates.push_back(i);
     }
   }
-  const double share = clips ? config.clip_cov_ratio : config.kl_cov_ratio;
+  const double share = clips ? config.clip_cov.ratio : config.kl_cov.ratio;
   const auto wanted =
       std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(part.count)));
   std::stable_sort(candidates.begin(), candidates.end(), [&](int64_t a, int64_t b) {

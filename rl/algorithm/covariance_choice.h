@@ -30,9 +30,9 @@ std::vector<double> token_covariances(const StepColumns& table, const ChoicePart
 
 // 1 for the chosen tokens of the part, 0 for the others, [count]. At least one token is chosen
 // where one can be.
-//   clip_cov  clip_cov_ratio of the part's tokens, rounded down, drawn by the seed from those whose
-//             covariance is between clip_cov_lb and clip_cov_ub; all of these if they are fewer
-//   kl_cov    the kl_cov_ratio of the part's tokens, rounded down, with the largest covariance
+//   clip_cov  clip_cov.ratio of the part's tokens, rounded down, drawn by the seed from those whose
+//             covariance is between clip_cov.lb and clip_cov.ub; all of these if they are fewer
+//   kl_cov    the kl_cov.ratio of the part's tokens, rounded down, with the largest covariance
 // The part is a mini-batch over all ranks, so the choice depends neither on the ranks nor on the
 // micro-batches. verl chooses anew in each micro-batch, by the current policy's log-probs (equal to
 // the old ones in a step's first optimizer step), and never draws a token that the clip holds,

@@ -63,7 +63,7 @@ struct StepAdvantages {
 };
 
 // Advantages by config.advantage.estimator:
-//   grpo, rloo, pass_at_k, max_rl, gdpo (advantages.h)
+//   group_mean, rloo, pass_at_k, max_rl, gdpo (advantages.h)
 //              one value per sample, given to each of its tokens. Turn rewards are added to the
 //              sample's total; for gdpo they (and the KL of kl_in reward) are one more reward, of
 //              weight 1.

@@ -2,9 +2,10 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "rl/config/checks.h"
 #include "rl/config/presets.h"
+#include "rl/config/sections.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -35,25 +36,20 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
                             word(estimator) + " has none; expected none"});
   }
   const bool divided =
-      estimator == AdvantageEstimator::kGrpo || estimator == AdvantageEstimator::kRloo;
+      estimator == AdvantageEstimator::kGroupMean || estimator == AdvantageEstimator::kRloo;
   const bool plain =
       a.advantage.std == AdvantageStd::kGroup || a.advantage.std == AdvantageStd::kNone;
   if (!divided && !plain) {
-    mistakes.push_back({"algorithm.advantage.std",
-                        "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
-                            " does not use it; expected estimator grpo or rloo, or std group"});
+    mistakes.push_back(
+        {"algorithm.advantage.std",
+         "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
+             " does not use it; expected estimator group_mean or rloo, or std group"});
   }
   if (estimator == AdvantageEstimator::kGdpo && a.reward.clip > 0) {
     mistakes.push_back({"algorithm.reward.clip",
                         "is " + text_of(a.reward.clip) +
                             ", but estimator gdpo adds up the rewards one by one, so there is no "
                             "total to clip; expected 0"});
-  }
-  if (a.critic.warmup_steps > 0 && estimator != AdvantageEstimator::kGae) {
-    mistakes.push_back({"algorithm.critic.warmup_steps",
-                        "is " + std::to_string(a.critic.warmup_steps) +
-                            ", but algorithm.advantage.estimator " + word(estimator) +
-                            " has no critic; expected 0, or estimator gae"});
   }
 }
 
@@ -88,13 +84,6 @@ std::string text_of_preset(const AlgorithmConfig& a, std::string_view key) {
     text = value.key == key ? std::string(value.value) : text;
   }
   return text;
-}
-
-// Whether the number is the preset's: a recipe that takes another loss than the preset's need not
-// take back what the preset sets for its loss.
-bool is_of_preset(const AlgorithmConfig& a, std::string_view key, double value) {
-  const std::string text = text_of_preset(a, key);
-  return !text.empty() && std::stod(text) == value;
 }
 
 void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
@@ -160,8 +149,8 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
   const auto refuse = [&](const std::string& why) {
     mistakes.push_back({"algorithm.router_replay", "is " + word(replay) + ", but " + why});
   };
-  if (c.algorithm.name == AlgorithmName::kSft) {
-    refuse("algorithm.name sft has neither rollouts nor an old policy; expected none");
+  if (c.algorithm.task == Task::kSft) {
+    refuse("algorithm.task sft has neither rollouts nor an old policy; expected none");
     return;
   }
   const RolloutServer server = c.rollout.server;
@@ -186,36 +175,15 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
 
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
-  if (a.loss_divisor != 0 && a.loss_aggregation != LossAggregation::kConstant) {
-    mistakes.push_back({"algorithm.loss_divisor",
-                        "is " + text_of(a.loss_divisor) + ", but algorithm.loss_aggregation " +
-                            word(a.loss_aggregation) +
-                            " does not use it; expected 0, or loss_aggregation constant"});
+  if (a.ppo_clip.dual_clip != 0 && a.ppo_clip.dual_clip <= 1) {
+    mistakes.push_back({"algorithm.ppo_clip.dual_clip",
+                        "is " + text_of(a.ppo_clip.dual_clip) +
+                            ", which would clip every loss; expected above 1, or 0"});
   }
-  for (const auto& [key, value] :
-       {std::pair{"algorithm.dual_clip", a.dual_clip}, std::pair{"algorithm.delta", a.delta}}) {
-    if (value != 0 && a.loss != PolicyLossName::kPpoClip && !is_of_preset(a, key, value)) {
-      mistakes.push_back({key, "is " + text_of(value) + ", but algorithm.loss " + word(a.loss) +
-                                   " does not use it; expected 0, or loss ppo_clip"});
-    }
-  }
-  if (a.dppo_ratio_bound != 0 && a.loss != PolicyLossName::kDppoTv &&
-      a.loss != PolicyLossName::kDppoKl &&
-      !is_of_preset(a, "algorithm.dppo_ratio_bound", a.dppo_ratio_bound)) {
-    mistakes.push_back({"algorithm.dppo_ratio_bound",
-                        "is " + text_of(a.dppo_ratio_bound) + ", but algorithm.loss " +
-                            word(a.loss) +
-                            " does not use it; expected 0, or loss dppo_tv or dppo_kl"});
-  }
-  if (a.dual_clip != 0 && a.dual_clip <= 1) {
-    mistakes.push_back(
-        {"algorithm.dual_clip",
-         "is " + text_of(a.dual_clip) + ", which would clip every loss; expected above 1, or 0"});
-  }
-  if (a.clip_cov_lb >= a.clip_cov_ub) {
-    mistakes.push_back({"algorithm.clip_cov_lb",
-                        "is " + text_of(a.clip_cov_lb) + ", not below algorithm.clip_cov_ub " +
-                            text_of(a.clip_cov_ub) + "; expected a smaller number"});
+  if (a.clip_cov.lb >= a.clip_cov.ub) {
+    mistakes.push_back({"algorithm.clip_cov.lb",
+                        "is " + text_of(a.clip_cov.lb) + ", not below algorithm.clip_cov.ub " +
+                            text_of(a.clip_cov.ub) + "; expected a smaller number"});
   }
   const bool per_token = a.loss != PolicyLossName::kPpoClip && a.loss != PolicyLossName::kCispo &&
                          a.loss != PolicyLossName::kSapo;
@@ -227,11 +195,6 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
-bool reads_separator(const WeightedReward& reward) {
-  return !reward.is_python() && (reward.name == "exact_match" || reward.name == "math_answer" ||
-                                 reward.name == "multiple_choice");
-}
-
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
     const auto rewards = parse_rewards(c.rollout.reward);
@@ -241,14 +204,6 @@ void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
       mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +
                                                 ", where every weight is 0: nothing is learned; "
                                                 "expected a weight that is not 0"});
-    }
-    const bool reads = std::any_of(rewards.begin(), rewards.end(), reads_separator);
-    if (!c.rollout.reward_separator.empty() && !reads) {
-      mistakes.push_back({"rollout.reward_separator",
-                          "is \"" + c.rollout.reward_separator + "\", but rollout.reward is " +
-                              c.rollout.reward +
-                              "; exact_match, math_answer and multiple_choice read it: expected "
-                              "one of them, or \"\""});
     }
   } catch (const std::invalid_argument& error) {
     mistakes.push_back({"rollout.reward", error.what()});
@@ -262,15 +217,15 @@ std::string text_of(double value) {
   return text.substr(0, text.find_last_not_of('0') + 2);
 }
 
-void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
-  const bool grpo = c.algorithm.name == AlgorithmName::kGrpo;
-  if (grpo) {
+void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
+  const bool rl = c.algorithm.task == Task::kRl;
+  if (rl) {
     check_estimator(c.algorithm, c.rollout.group_size, mistakes);
     check_given(c.algorithm, mistakes);
   }
-  if (!grpo && c.algorithm.preset != "none") {
+  if (!rl && c.algorithm.preset != "none") {
     mistakes.push_back({"algorithm.preset",
-                        "is " + c.algorithm.preset + ", but algorithm.name is sft; expected none"});
+                        "is " + c.algorithm.preset + ", but algorithm.task is sft; expected none"});
   }
   check_reward(c, mistakes);
   check_loss(c, mistakes);
@@ -284,8 +239,7 @@ void check_algorithm(const Config& c, std::vector<Mistake>& mistakes) {
                             std::to_string(c.rollout.max_completion_tokens) +
                             "; expected at most that"});
   }
-  const auto samples =
-      grpo ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;
+  const auto samples = rl ? c.rollout.prompts_per_step * c.rollout.group_size : c.train.batch_size;
   if (c.train.num_mini_batches > samples) {
     mistakes.push_back({"train.num_mini_batches",
                         "is " + std::to_string(c.train.num_mini_batches) + ", but a step has " +

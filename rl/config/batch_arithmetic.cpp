@@ -29,7 +29,7 @@ std::string describe_filling(const Config& config, const BatchArithmetic& batch)
 }  // namespace
 
 BatchArithmetic batch_arithmetic(const Config& config) {
-  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const bool sft = config.algorithm.task == Task::kSft;
   const auto& rollout = config.rollout;
   const auto& parallel = config.parallel;
   BatchArithmetic batch;
@@ -50,7 +50,7 @@ BatchArithmetic batch_arithmetic(const Config& config) {
 }
 
 std::vector<std::string> describe_batch(const Config& config) {
-  const bool sft = config.algorithm.name == AlgorithmName::kSft;
+  const bool sft = config.algorithm.task == Task::kSft;
   const BatchArithmetic batch = batch_arithmetic(config);
   const auto& parallel = config.parallel;
   std::vector<std::string> lines;

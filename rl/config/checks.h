@@ -16,9 +16,6 @@ struct Mistake {
 // All contradictions between keys; empty for a valid configuration.
 std::vector<Mistake> check_combinations(const Config& config);
 
-// The checks of the algorithm's keys. Appends to `mistakes`.
-void check_algorithm(const Config& config, std::vector<Mistake>& mistakes);
-
 // A number as text for error messages: "0.2", "512.0".
 std::string text_of(double value);
 

@@ -1,9 +1,9 @@
 // Configuration of a run: one plain struct per section of the YAML tree.
 //
-// Every member is one key. Its initialiser is its default and equals the value in
-// configs/defaults.yaml, which documents each key's meaning (tests/rl/config_defaults_test.cpp
-// compares the two). schema.cpp defines the values that each key accepts. load.h merges files,
-// presets and the command line into one Config. Torch-free.
+// Every member is one key. Its initialiser is its default. Its row says which values it accepts and
+// what it means (sections.h); configs/defaults.yaml is printed from the rows. load.h merges files,
+// presets and the command line into one Config.
+// Torch-free.
 // Thread safety: plain values; copies are independent and concurrent reads are safe.
 #pragma once
 
@@ -103,7 +103,7 @@ struct RolloutConfig {
 };
 
 struct AdvantageConfig {
-  AdvantageEstimator estimator = AdvantageEstimator::kGrpo;
+  AdvantageEstimator estimator = AdvantageEstimator::kGroupMean;
   AdvantageStd std = AdvantageStd::kGroup;
   double eps = 1e-4;
   bool unbiased = true;
@@ -139,8 +139,33 @@ struct CriticConfig {
   double max_grad_norm = 1.0;
 };
 
+// Keys of one loss each, in a block of its name (dppo: of dppo_tv and dppo_kl).
+struct PpoClipConfig {
+  double dual_clip = 0.0;
+  double delta = 0.0;
+};
+struct CispoConfig {
+  CispoBounds bounds = CispoBounds::kRelative;
+};
+struct SapoConfig {
+  double tau_positive = 1.0;
+  double tau_negative = 1.05;
+};
+struct DppoConfig {
+  double ratio_bound = 0.0;
+};
+struct ClipCovConfig {
+  double ratio = 2e-4;
+  double lb = 1.0;
+  double ub = 5.0;
+};
+struct KlCovConfig {
+  double ratio = 2e-4;
+  double kl_coef = 0.1;
+};
+
 struct AlgorithmConfig {
-  AlgorithmName name = AlgorithmName::kGrpo;
+  Task task = Task::kRl;
   std::string preset = "none";
   double kl_coef = 0.0;
   KlEstimator kl_estimator = KlEstimator::kK3;
@@ -161,17 +186,12 @@ struct AlgorithmConfig {
   ImportanceLevel importance_level = ImportanceLevel::kToken;
   double clip_low = 0.2;
   double clip_high = 0.2;
-  double dual_clip = 0.0;
-  double delta = 0.0;
-  CispoBounds cispo_bounds = CispoBounds::kRelative;
-  double sapo_tau_positive = 1.0;
-  double sapo_tau_negative = 1.05;
-  double dppo_ratio_bound = 0.0;
-  double clip_cov_ratio = 2e-4;
-  double clip_cov_lb = 1.0;
-  double clip_cov_ub = 5.0;
-  double kl_cov_ratio = 2e-4;
-  double ppo_kl_coef = 0.1;
+  PpoClipConfig ppo_clip;
+  CispoConfig cispo;
+  SapoConfig sapo;
+  DppoConfig dppo;
+  ClipCovConfig clip_cov;
+  KlCovConfig kl_cov;
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;
@@ -199,7 +219,7 @@ struct LoraConfig {
 
 struct OptimizerConfig {
   double learning_rate = 1e-6;
-  LrSchedule lr_schedule = LrSchedule::kConstant;
+  LrDecay lr_schedule = LrDecay::kConstant;
   std::int64_t warmup_steps = 0;
   double min_lr_ratio = 0.0;
   double beta1 = 0.9;
@@ -250,12 +270,12 @@ struct ParallelConfig {
 struct SpConfig {
   SpMethod method = SpMethod::kAuto;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
-  RingBackward ring_backward = RingBackward::kP2p;
+  sp::RingImpl ring_backward = sp::RingImpl::kP2p;
   bool async_ulysses = false;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
   std::int64_t heads_k_stride = 0;
-  std::int64_t reproducible = 0;
+  std::int64_t virtual_ranks = 0;
   std::string device_speeds;
 };
 

@@ -1,11 +1,15 @@
-// Enumerations of the configuration with their values as written in YAML. Torch-free.
+// Enumerations of the configuration with their values as written in YAML. What a lower layer names
+// is its own enumeration. Torch-free.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <string_view>
 
+#include "engine/layers/activation_options.h"
+#include "engine/optim/lr_schedule.h"
 #include "sp/layout/placement.h"
+#include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::rl {
@@ -17,14 +21,14 @@ enum class DType { kFloat32, kBFloat16, kFloat64, kFloat16 };
 // kModel: the same as model.dtype.
 enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
-// What the backward computes again: nothing, each layer whole, or each layer without its attention.
-enum class Recompute { kNone, kFull, kSelective };
+using engine::LrDecay;
+using engine::Recompute;
+using sp::CpFsdpMode;
 enum class OptimizerOffload { kNone, kMoments, kFull };
 enum class ReduceDType { kFloat32, kBFloat16 };
-enum class RingBackward { kP2p, kAllGather };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
-enum class AlgorithmName { kGrpo, kSft };
+enum class Task { kRl, kSft };
 enum class KlEstimator {
   kK1,
   kAbs,
@@ -63,7 +67,16 @@ enum class LossAggregation {
   kConstant,
   kMicroBatchTokenMean
 };
-enum class AdvantageEstimator { kGrpo, kRloo, kReinforce, kGdpo, kPassAtK, kMaxRl, kGae, kGiven };
+enum class AdvantageEstimator {
+  kGroupMean,
+  kRloo,
+  kReinforce,
+  kGdpo,
+  kPassAtK,
+  kMaxRl,
+  kGae,
+  kGiven
+};
 enum class AdvantageStd { kGroup, kBatch, kLeaveOneOut, kNone };
 enum class Whiten { kNone, kTokens, kSequences };
 // What whiten_eps is added to.
@@ -75,7 +88,6 @@ enum class CorrectionLevel { kToken, kSequence, kGeometric };
 enum class DynamicSampling { kNone, kDrop, kRefill };
 // Which parameters weight decay acts on: those of two and more dimensions, or all.
 enum class WeightDecayOf { kMatrices, kAll };
-enum class LrSchedule { kConstant, kLinear, kCosine };
 enum class RolloutServer { kEmbedded, kVllm, kSglang, kLlamaCpp, kPython };
 enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
@@ -83,7 +95,6 @@ enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class TextPrompts { kRaw, kUser };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
-enum class CpFsdpMode { kAll, kUlyssesOnly, kRingOnly, kNone };
 enum class GroupScope { kLocalNode, kGlobal };
 enum class JournalFsync { kAlways, kBatch, kNever };
 enum class WeightEncoding { kAuto, kDense };
@@ -118,10 +129,6 @@ struct EnumNames<ReduceDType> {
   static constexpr std::array<std::string_view, 2> kNames = {"float32", "bfloat16"};
 };
 template <>
-struct EnumNames<RingBackward> {
-  static constexpr std::array<std::string_view, 2> kNames = {"p2p", "all_gather"};
-};
-template <>
 struct EnumNames<LoraBase> {
   static constexpr std::array<std::string_view, 3> kNames = {"model", "nf4", "int8"};
 };
@@ -139,8 +146,8 @@ struct EnumNames<ModelInit> {
   static constexpr std::array<std::string_view, 2> kNames = {"pretrained", "random"};
 };
 template <>
-struct EnumNames<AlgorithmName> {
-  static constexpr std::array<std::string_view, 2> kNames = {"grpo", "sft"};
+struct EnumNames<Task> {
+  static constexpr std::array<std::string_view, 2> kNames = {"rl", "sft"};
 };
 template <>
 struct EnumNames<KlEstimator> {
@@ -186,7 +193,7 @@ struct EnumNames<LossAggregation> {
 template <>
 struct EnumNames<AdvantageEstimator> {
   static constexpr std::array<std::string_view, 8> kNames = {
-      "grpo", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
+      "group_mean", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {
@@ -227,7 +234,7 @@ struct EnumNames<WeightDecayOf> {
   static constexpr std::array<std::string_view, 2> kNames = {"matrices", "all"};
 };
 template <>
-struct EnumNames<LrSchedule> {
+struct EnumNames<LrDecay> {
   static constexpr std::array<std::string_view, 3> kNames = {"constant", "linear", "cosine"};
 };
 template <>

@@ -83,7 +83,7 @@ std::string absolute_eval_sets(const std::string& text, const std::filesystem::p
 }
 
 std::vector<EvalSet> eval_sets(const Config& config) {
-  const bool fine_tuning = config.algorithm.name == AlgorithmName::kSft;
+  const bool fine_tuning = config.algorithm.task == Task::kSft;
   const std::string& unnamed = fine_tuning ? config.data.sft_eval : config.data.eval;
   std::vector<EvalSet> sets;
   if (!unnamed.empty()) {
@@ -106,7 +106,7 @@ bool evaluation_is_due(const EvalConfig& eval, std::int64_t step) {
 std::vector<std::string> evaluation_metrics(const Config& config) {
   std::vector<std::string> metrics;
   for (const EvalSet& set : eval_sets(config)) {
-    if (config.algorithm.name == AlgorithmName::kSft) {
+    if (config.algorithm.task == Task::kSft) {
       metrics.push_back(set.metric("loss"));
       continue;
     }

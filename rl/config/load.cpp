@@ -11,7 +11,9 @@
 
 #include "rl/config/checks.h"
 #include "rl/config/presets.h"
+#include "rl/config/renamed.h"
 #include "rl/config/schema.h"
+#include "rl/config/unread_keys.h"
 #include "rl/config/yaml_source.h"
 
 namespace ringside::rl {
@@ -47,7 +49,8 @@ class Setter {
     }
     std::string list;
     for (const auto name : slot.names) list.append(list.empty() ? "" : ", ").append(name);
-    return wrong((slot.names.size() > 1 ? "one of " : "") + list);
+    return wrong((slot.names.size() > 1 ? "one of " : "") + list) +
+           value_suggestion(source_.key, source_.text, slot.names);
   }
 
  private:
@@ -93,8 +96,12 @@ void append(std::vector<SourceValue>& to, std::vector<SourceValue> from) {
 // The user's values, lowest precedence first.
 std::vector<SourceValue> read_sources(const std::vector<std::filesystem::path>& files,
                                       const std::vector<std::string>& overrides,
-                                      std::vector<std::string>& errors) {
+                                      WrittenAt& written_at, std::vector<std::string>& errors) {
   std::vector<SourceValue> values;
+  auto note_places = [&, done = std::size_t{0}](int place) mutable {
+    for (; done < values.size(); ++done) written_at[values[done].key] = place;
+  };
+  int place = 0;
   for (const auto& file : files) {
     const auto text = read_file(file);
     if (!text) {
@@ -102,9 +109,46 @@ std::vector<SourceValue> read_sources(const std::vector<std::filesystem::path>& 
       continue;
     }
     append(values, flatten_yaml({file.string(), *text, file.parent_path()}, errors));
+    note_places(place++);
   }
   for (const auto& assignment : overrides) append(values, flatten_override(assignment, errors));
+  note_places(place);
   return values;
+}
+
+// Held-out data that nothing evaluates, because nobody said how often. eval.every 0 is taken at
+// its word where it is written.
+std::vector<Mistake> unused_held_out_data(const Config& c, const WrittenAt& written_at) {
+  std::vector<Mistake> mistakes;
+  if (c.eval.every == 0 && !written_at.contains("eval.every")) {
+    for (const auto& [key, value] :
+         {std::pair{"data.eval", &c.data.eval}, std::pair{"data.sft_eval", &c.data.sft_eval},
+          std::pair{"eval.sets", &c.eval.sets}}) {
+      if (!value->empty()) {
+        mistakes.push_back({key, "is " + *value +
+                                     ", but eval.every is not set and nothing would be evaluated; "
+                                     "expected eval.every above 0, or eval.every 0 for never"});
+      }
+    }
+  }
+  return mistakes;
+}
+
+// Every mistake of the whole configuration; at most one kind of check speaks about a key.
+std::vector<Mistake> all_mistakes(const Config& config, const Config& base,
+                                  const WrittenAt& written_at) {
+  std::vector<Mistake> mistakes = check_combinations(config);
+  for (auto& more :
+       {unread_keys(config, base, written_at), unused_held_out_data(config, written_at)}) {
+    const std::vector<Mistake> before = mistakes;
+    for (const Mistake& mistake : more) {
+      const bool known = std::any_of(before.begin(), before.end(), [&](const Mistake& other) {
+        return other.key == mistake.key;
+      });
+      if (!known) mistakes.push_back(mistake);
+    }
+  }
+  return mistakes;
 }
 
 // The preset's values, to be applied before `written`; none for a name that does not exist (that
@@ -137,24 +181,32 @@ void insert(YAML::Node node, std::string_view key, const YAML::Node& value) {
 }  // namespace
 
 LoadedConfig load_config(const std::vector<std::filesystem::path>& files,
-                         const std::vector<std::string>& overrides) {
+                         const std::vector<std::string>& overrides, ConfigUse use) {
   LoadedConfig loaded;
-  const auto written = read_sources(files, overrides, loaded.errors);
-  auto values = flatten_yaml({"default", defaults_yaml(), {}}, loaded.errors);
-  for (SourceValue& value : values) value.origin = "default";
-  append(values, read_preset(written));
-  append(values, written);
+  WrittenAt written_at;
+  const auto written = read_sources(files, overrides, written_at, loaded.errors);
 
   std::map<std::string, std::string> where;
   std::map<std::string, Slot> slots;
-  for (Field& field : fields_of(loaded.config)) slots.emplace(field.key, std::move(field.slot));
-  for (const SourceValue& value : values) {
-    const std::string wrong = std::visit(Setter(value), slots.at(value.key));
-    if (!wrong.empty()) loaded.errors.push_back(value.where + ": " + value.key + ": " + wrong);
-    loaded.origins[value.key] = value.origin;
-    where[value.key] = value.origin == "default" ? "default" : value.where;
+  for (Field& field : fields_of(loaded.config)) {
+    loaded.origins[field.key] = where[field.key] = "default";
+    slots.emplace(field.key, std::move(field.slot));
   }
-  for (const Mistake& mistake : check_combinations(loaded.config)) {
+  const auto apply = [&](const std::vector<SourceValue>& part) {
+    for (const SourceValue& value : part) {
+      const std::string wrong = std::visit(Setter(value), slots.at(value.key));
+      if (!wrong.empty()) loaded.errors.push_back(value.where + ": " + value.key + ": " + wrong);
+      loaded.origins[value.key] = value.origin;
+      where[value.key] = value.where;
+    }
+  };
+  apply(read_preset(written));
+  const Config base = loaded.config;
+  apply(written);
+  const std::vector<Mistake> mistakes = use == ConfigUse::kRun
+                                            ? all_mistakes(loaded.config, base, written_at)
+                                            : check_combinations(loaded.config);
+  for (const Mistake& mistake : mistakes) {
     loaded.errors.push_back(where.at(mistake.key) + ": " + mistake.key + ": " + mistake.text);
   }
   return loaded;

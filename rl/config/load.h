@@ -24,13 +24,20 @@ struct LoadedConfig {
   bool ok() const { return errors.empty(); }
 };
 
+// What a configuration is for.
+enum class ConfigUse {
+  kRun,          // a training run and its workers: a key that they do not read is a mistake
+  kSampleModel,  // `ringside generate`, `eval` and `logprobs`, which read other keys than a run
+};
+
 // Merges the files and the overrides, each "key.sub=value", and checks every value and every
 // combination. Mappings merge deeply; all other values are replaced. Never throws for invalid user
 // input, including an unreadable file: all mistakes are collected in `errors`.
 // Blocks: only on reading files.
 // Thread safety: safe to call concurrently.
 LoadedConfig load_config(const std::vector<std::filesystem::path>& files,
-                         const std::vector<std::string>& overrides);
+                         const std::vector<std::string>& overrides,
+                         ConfigUse use = ConfigUse::kRun);
 
 // The same, for callers that need a valid configuration.
 // Throws: std::invalid_argument with all errors as its text, one line each.
@@ -41,7 +48,7 @@ Config load_config_or_throw(const std::vector<std::filesystem::path>& files,
 // absolute.
 std::string dump(const Config& config);
 
-// configs/defaults.yaml, embedded at build time.
+// The text of configs/defaults.yaml, printed from the rows of the sections.
 std::string_view defaults_yaml();
 
 }  // namespace ringside::rl

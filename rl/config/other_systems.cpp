@@ -82,7 +82,7 @@ constexpr std::array kTranslations = {
     Translation{"adv_estimator", "algorithm.advantage.estimator"},
     Translation{"advantage_estimator", "algorithm.advantage.estimator"},
     Translation{"importance_sampling_level", "algorithm.importance_level"},
-    Translation{"clip_ratio_c", "algorithm.dual_clip"},
+    Translation{"clip_ratio_c", "algorithm.ppo_clip.dual_clip"},
     Translation{"use_kl_in_reward", "algorithm.kl_in: reward"},
     Translation{"entropy_coeff", "algorithm.entropy_coef"},
     Translation{"reward_weights", "rollout.reward (\"name * weight, name * weight\")"},
@@ -100,7 +100,8 @@ constexpr std::array kTranslations = {
     Translation{"rollout_rs_threshold",
                 "algorithm.correction.low = 1 / its upper bound and .high = 1 / its lower bound "
                 "(it bounds sampler / trainer)"},
-    Translation{"rollout_is", "algorithm.correction.mode: tis and .level"},
+    Translation{"rollout_is",
+                "algorithm.correction.mode: tis (icepop for a threshold of two bounds) and .level"},
     Translation{"behav_imp_weight_cap", "algorithm.correction.high"},
     Translation{"cliprange_value", "algorithm.critic.value_clip"},
     Translation{"critic_warmup", "algorithm.critic.warmup_steps"},
@@ -212,6 +213,42 @@ constexpr std::array kTranslations = {
     Translation{"enable_activation_offloading", "model.offload_activations"},
     Translation{"min_lr_factor", "optimizer.min_lr_ratio"},
     Translation{"max_steps_per_epoch", "train.steps"},
+    Translation{"loss_mode", "algorithm.loss"},
+    Translation{"loss_scale_factor", "algorithm.loss_divisor"},
+    Translation{"kl_penalty", "algorithm.kl_estimator"},
+    Translation{"kl_ctrl.type", "algorithm.kl_target (above 0: the coefficient adapts)"},
+    Translation{"kl_ctrl.horizon", "algorithm.kl_horizon"},
+    Translation{"kl_ctrl.target_kl", "algorithm.kl_target"},
+    Translation{"tau_pos", "algorithm.sapo.tau_positive"},
+    Translation{"tau_neg", "algorithm.sapo.tau_negative"},
+    Translation{"clip_cov_ratio", "algorithm.clip_cov.ratio"},
+    Translation{"clip_cov_lb", "algorithm.clip_cov.lb"},
+    Translation{"clip_cov_ub", "algorithm.clip_cov.ub"},
+    Translation{"kl_cov_ratio", "algorithm.kl_cov.ratio"},
+    Translation{"ppo_kl_coef", "algorithm.kl_cov.kl_coef"},
+    Translation{"bypass_mode", "algorithm.old_logprobs: rollout"},
+    Translation{"gdpo_reward_weights", "rollout.reward (\"name * weight, name * weight\")"},
+    // Sequence parallelism of transformers, accelerate, axolotl, xorl and slime
+    Translation{"sp.enable", "parallel.context_parallel_size (above 1)"},
+    Translation{"sp.size", "parallel.context_parallel_size"},
+    Translation{"sp.impl", "sp.method and sp.ring_impl"},
+    Translation{"sp_size", "parallel.ulysses_parallel_size"},
+    Translation{"sp_backend", "sp.method"},
+    Translation{"parallelism_config_sp_backend", "sp.method"},
+    Translation{"dp_shard_size", "parallel.data_parallel_shard_size"},
+    Translation{"dp_replicate_size", "parallel.data_parallel_replicate_size"},
+    Translation{"parallelism_config_dp_shard_size", "parallel.data_parallel_shard_size"},
+    Translation{"parallelism_config_dp_replicate_size", "parallel.data_parallel_replicate_size"},
+    Translation{"ulysses_size", "parallel.ulysses_parallel_size"},
+    Translation{"enable_async", "sp.async_ulysses"},
+    Translation{"ring_attn_func", "sp.ring_impl"},
+    Translation{"mixed_precision", "model.dtype"},
+    Translation{"reshard_after_forward", "parallel.zero_stage (3: true, 2: false)"},
+    Translation{"fsdp_reshard_after_forward", "parallel.zero_stage (3: true, 2: false)"},
+    Translation{"offload_optimizer.device", "optimizer.offload"},
+    Translation{"offload_param.device", "model.offload_parameters, with optimizer.offload: full"},
+    Translation{"model.model_path", "model.path"},
+    Translation{"train_path", "data.train"},
     // prime-rl
     Translation{"rollouts_per_example", "rollout.group_size"},
     Translation{"async_level", "algorithm.max_staleness"},
@@ -227,8 +264,8 @@ constexpr std::string_view kSharding =
     "sharding is set by parallel.data_parallel_shard_size, parallel.cp_fsdp_mode and "
     "parallel.zero_stage, offload by optimizer.offload";
 constexpr std::string_view kLogging =
-    "experiment trackers are not supported; metrics are in RUN_DIR/metrics.jsonl and "
-    "RUN_DIR/tensorboard";
+    "the trainer writes RUN_DIR/metrics.jsonl and RUN_DIR/tensorboard; `ringside-follow RUN_DIR "
+    "--to wandb` (or mlflow) sends them to an experiment tracker";
 constexpr std::string_view kServer =
     "Ringside does not start the inference server; give this option to the server itself "
     "(rollout.server_options.url says "
@@ -241,6 +278,8 @@ constexpr std::string_view kTensorParallel =
     "sequence, not the weights";
 constexpr std::string_view kPacking =
     "documents are always packed: a micro-batch holds train.tokens_per_micro_batch tokens";
+constexpr std::string_view kPadding = "documents may have any length and nothing is padded";
+constexpr std::string_view kUnits = "each layer is gathered and freed by itself";
 constexpr std::string_view kMachines =
     "the launcher says how many processes and machines a run has (--nproc, torchrun, Slurm), and "
     "parallel.* how they share the work";
@@ -259,6 +298,24 @@ constexpr std::string_view kEpochs =
 
 constexpr std::array kAbsent = {
     Absent{"rollout.tensor_model_parallel_size", kServer},
+    Absent{"filter_groups.metric",
+           "groups are compared by their reward (algorithm.dynamic_sampling)"},
+    Absent{"actor.shuffle",
+           "a step's mini-batches take its groups in order; data.shuffle is the prompts' order"},
+    Absent{"critic.shuffle",
+           "a step's mini-batches take its groups in order; data.shuffle is the prompts' order"},
+    Absent{"sp_seq_length", kPadding},
+    Absent{"pack_to_multiple", kPadding},
+    Absent{"pad_to_multiple_of", kPadding},
+    Absent{
+        "disable_in_eval",
+        "documents are scored over all sequence-parallel ranks in evaluations too; generation uses "
+        "none"},
+    Absent{"tf32", "products in float32 are exact on a GPU too; model.dtype: bfloat16 is faster"},
+    Absent{"compute_environment", kMachines},
+    Absent{"distributed_type", kMachines},
+    Absent{"auto_wrap_policy", kUnits},
+    Absent{"transformer_layer_cls_to_wrap", kUnits},
     Absent{"vllm_tensor_parallel_size", kServer},
     Absent{"gradient_accumulation", kAccumulation},
     Absent{"sample_packing", kPacking},

@@ -9,15 +9,12 @@
 
 #include "rl/config/data_files.h"
 #include "rl/config/eval_sets.h"
-#include "rl/config/load.h"
 #include "rl/config/schema.h"
 
 namespace ringside::rl {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kIndent = 2;  // of a level of configs/defaults.yaml
 
 template <class T>
 void add_range(Json& json, const Range& range) {
@@ -67,10 +64,10 @@ struct SlotSchema {
   }
 };
 
-Json section(const std::string& comment) {
+Json section(const std::string& sentence) {
   Json json = {{"type", "object"}, {"additionalProperties", false}};
-  if (!comment.empty()) {
-    json["description"] = comment;
+  if (!sentence.empty()) {
+    json["description"] = sentence;
   }
   // A section whose keys are all commented out is empty.
   json["type"] = {"object", "null"};
@@ -79,59 +76,25 @@ Json section(const std::string& comment) {
 }
 
 // Puts a key's schema into the sections that its dotted name gives.
-void insert(Json& root, const std::string& key, Json json,
-            const std::map<std::string, std::string>& comments) {
+void insert(Json& root, const std::string& key, Json json, const SectionSentences& sentences) {
   Json* at = &root;
   for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
     const std::string name = key.substr(0, dot);
     const std::string leaf = name.substr(name.rfind('.') + 1);
     Json& properties = (*at)["properties"];
     if (!properties.contains(leaf)) {
-      const auto comment = comments.find(name);
-      properties[leaf] = section(comment == comments.end() ? "" : comment->second);
+      const auto sentence = sentences.find(name);
+      properties[leaf] = section(sentence == sentences.end() ? "" : sentence->second);
     }
     at = &properties[leaf];
   }
   (*at)["properties"][key.substr(key.rfind('.') + 1)] = std::move(json);
 }
 
-std::string trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(' ');
-  return first == std::string_view::npos
-             ? ""
-             : std::string(text.substr(first, text.find_last_not_of(' ') - first + 1));
-}
-
 }  // namespace
 
-std::map<std::string, std::string> comments_of(std::string_view yaml) {
-  std::map<std::string, std::string> comments;
-  std::vector<std::string> path;  // names of the sections around a line, and its own
-  std::istringstream lines{std::string(yaml)};
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t indent = line.find_first_not_of(' ');
-    const std::size_t mark = line.find('#');
-    const std::string comment =
-        mark == std::string::npos ? "" : trimmed(std::string_view(line).substr(mark + 1));
-    if (indent == std::string::npos) {
-      continue;
-    }
-    if (indent != mark) {
-      path.resize(indent / kIndent);
-      path.push_back(line.substr(indent, line.find(':', indent) - indent));
-    }
-    std::string key;
-    for (const std::string& name : path) key += (key.empty() ? "" : ".") + name;
-    if (!key.empty() && !comment.empty()) {
-      std::string& text = comments[key];
-      text += (text.empty() ? "" : " ") + comment;
-    }
-  }
-  return comments;
-}
-
 std::string recipe_schema() {
-  const auto comments = comments_of(defaults_yaml());
+  const SectionSentences sentences = section_sentences();
   Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                {"title", "Ringside recipe"},
                {"type", "object"},
@@ -140,10 +103,8 @@ std::string recipe_schema() {
   Config defaults;
   for (const Field& field : fields_of(defaults)) {
     Json json = std::visit(SlotSchema{}, field.slot);
-    if (const auto comment = comments.find(field.key); comment != comments.end()) {
-      json["description"] = comment->second;
-    }
-    insert(root, field.key, std::move(json), comments);
+    json["description"] = field.sentence;
+    insert(root, field.key, std::move(json), sentences);
   }
   return root.dump(2) + "\n";
 }

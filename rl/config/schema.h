@@ -1,11 +1,13 @@
-// Schema of the configuration: each key's type, its range or list of values, and its member of
-// Config. Loading, dumping, suggestions and the tests all read this one table.
+// Schema of the configuration: each key's type, its range or list of values, its sentence and its
+// member of Config. Loading, dumping, suggestions, defaults.yaml and the tests read this one table;
+// its rows are in the files of the sections (sections.h).
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -63,11 +65,19 @@ using Slot = std::variant<IntegerSlot, RealSlot, BoolSlot, TextSlot, PathSlot, C
 struct Field {
   std::string key;  // dotted, e.g. "algorithm.advantage.eps"
   Slot slot;
+  std::string sentence;  // what the key means
+  // Whether a run may be resumed with another value: it says where and how fast the run trains, not
+  // what it learns.
+  bool may_change_on_resume = false;
 };
 
 // One Field per key, in the order of configs/defaults.yaml. The slots point into `config`, which
 // must outlive them.
 std::vector<Field> fields_of(Config& config);
+
+// The sentences of sections, by dotted name.
+using SectionSentences = std::map<std::string, std::string, std::less<>>;
+SectionSentences section_sentences();
 
 // Every dotted key, in the same order.
 // Thread safety: safe to call concurrently.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rl/config/other_systems.h"
+#include "rl/config/renamed.h"
 #include "rl/config/schema.h"
 #include "rl/rewards/edit_distance.h"
 
@@ -77,6 +78,11 @@ std::string translate(std::string_view unknown) {
 }
 
 std::string suggestion(std::string_view unknown) {
+  for (const RenamedKey& key : renamed_keys()) {
+    if (key.before == unknown) {
+      return "unknown key; it is now " + std::string(key.now);
+    }
+  }
   const std::string translated = translate(unknown);
   if (const std::string absent = absent_feature(unknown); translated.empty() && !absent.empty()) {
     return "unknown key; " + absent;

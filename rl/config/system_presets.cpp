@@ -40,14 +40,14 @@ std::vector<Preset> trl_presets() {
       {"trl_cispo",
        {"trl"},
        {{"algorithm.loss", "cispo"},
-        {"algorithm.cispo_bounds", "absolute"},
+        {"algorithm.cispo.bounds", "absolute"},
         {"algorithm.clip_low", "0.0"},
         {"algorithm.clip_high", "0.2"}}},
       {"trl_sapo",
        {"trl"},
        {{"algorithm.loss", "sapo"},
-        {"algorithm.sapo_tau_positive", "1.0"},
-        {"algorithm.sapo_tau_negative", "1.05"},
+        {"algorithm.sapo.tau_positive", "1.0"},
+        {"algorithm.sapo.tau_negative", "1.05"},
         {"algorithm.loss_aggregation", "seq_mean_token_mean"}}},
       // importance_sampling_level "sequence" with the epsilons of TRL's page on GSPO.
       {"trl_gspo",
@@ -70,8 +70,8 @@ std::vector<Preset> system_presets() {
       {"verl",
        {"grpo"},
        {{"algorithm.kl_coef", "0.0"},
-        {"algorithm.dual_clip", "3.0"},
-        {"algorithm.dppo_ratio_bound", "3.0"},  // clip_ratio_c, as dual_clip
+        {"algorithm.ppo_clip.dual_clip", "3.0"},
+        {"algorithm.dppo.ratio_bound", "3.0"},  // clip_ratio_c, as dual_clip
         {"algorithm.k3_bound", "10.0"},
         {"algorithm.kl_average", "samples"},
         {"algorithm.entropy_aggregation", "loss"},

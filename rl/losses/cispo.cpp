@@ -1,4 +1,4 @@
-// Loss cispo: -sg(clip(r)) A logprob, clipped to 1 - clip_low .. 1 + clip_high (cispo_bounds
+// Loss cispo: -sg(clip(r)) A logprob, clipped to 1 - clip_low .. 1 + clip_high (cispo.bounds
 // relative, as in verl and slime) or to clip_low .. clip_high (absolute, as in TRL).
 // Source: MiniMax-M1 2025.
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Loss dppo_kl: -A sg(min(r, dppo_ratio_bound)) logprob, but 0 of tokens with A > 0 whose
+// Loss dppo_kl: -A sg(min(r, dppo.ratio_bound)) logprob, but 0 of tokens with A > 0 whose
 // probability rose, and of others whose probability fell, by more than a KL of clip_high or
 // clip_low. The KL is that of two outcomes, the token or any other: p (log p - log q) + (1 - p)
 // log((1 - p) / (1 - q)), p of the old and q of the current policy. Source: DPPO (arXiv
@@ -22,7 +22,7 @@ at::Tensor dppo_kl_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
                 at::logical_and(kl > config.clip_low, now < old));
   const at::Tensor ratio = log_ratio_n.detach().exp();
   const at::Tensor weight =
-      config.dppo_ratio_bound > 0 ? ratio.clamp_max(config.dppo_ratio_bound) : ratio;
+      config.dppo.ratio_bound > 0 ? ratio.clamp_max(config.dppo.ratio_bound) : ratio;
   return -terms.advantage_n * weight * terms.logprob_n *
          too_far.logical_not().to(ratio.scalar_type());
 }

@@ -1,4 +1,4 @@
-// Loss dppo_tv: -A sg(min(r, dppo_ratio_bound)) logprob of tokens whose probability has risen by at
+// Loss dppo_tv: -A sg(min(r, dppo.ratio_bound)) logprob of tokens whose probability has risen by at
 // most clip_high where A > 0, or fallen by at most clip_low elsewhere; 0 of the other tokens.
 // Source: divergence PPO, as in verl, whose bound is clip_ratio_c, and prime-rl.
 #include <ATen/ATen.h>
@@ -14,8 +14,8 @@ at::Tensor dppo_tv_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
   const at::Tensor moved = terms.logprob_n.detach().exp() - terms.old_n.exp();
   const at::Tensor too_far =
       at::where(terms.advantage_n > 0, moved > config.clip_high, moved < -config.clip_low);
-  const at::Tensor weight = config.dppo_ratio_bound > 0
-                                ? ratio.detach().clamp_max(config.dppo_ratio_bound)
+  const at::Tensor weight = config.dppo.ratio_bound > 0
+                                ? ratio.detach().clamp_max(config.dppo.ratio_bound)
                                 : ratio.detach();
   return -terms.advantage_n * weight * terms.logprob_n *
          too_far.logical_not().to(ratio.scalar_type());

@@ -23,7 +23,7 @@ at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
 }
 
 std::pair<double, double> ratio_bounds(const AlgorithmConfig& config) {
-  if (config.loss == PolicyLossName::kCispo && config.cispo_bounds == CispoBounds::kAbsolute) {
+  if (config.loss == PolicyLossName::kCispo && config.cispo.bounds == CispoBounds::kAbsolute) {
     return {config.clip_low, config.clip_high};
   }
   return {1.0 - config.clip_low, 1.0 + config.clip_high};

@@ -14,12 +14,13 @@ at::Tensor ppo_clip_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n
   const at::Tensor& advantage = terms.advantage_n;
   const at::Tensor ratio = log_ratio_n.exp();
   const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
-  const at::Tensor bounded = config.delta > 0 ? ratio.clamp_max(config.delta) : ratio;
+  const at::Tensor bounded =
+      config.ppo_clip.delta > 0 ? ratio.clamp_max(config.ppo_clip.delta) : ratio;
   const at::Tensor loss = at::maximum(-advantage * bounded, -advantage * clipped);
-  if (config.dual_clip == 0) {
+  if (config.ppo_clip.dual_clip == 0) {
     return loss;
   }
-  return at::where(advantage < 0, at::minimum(loss, -advantage * config.dual_clip), loss);
+  return at::where(advantage < 0, at::minimum(loss, -advantage * config.ppo_clip.dual_clip), loss);
 }
 
 }  // namespace

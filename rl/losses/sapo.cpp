@@ -13,8 +13,8 @@ at::Tensor sapo_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
   const at::Tensor& advantage = terms.advantage_n;
   const at::Tensor ratio = log_ratio_n.exp();
   const at::Tensor tau =
-      at::where(advantage > 0, at::full_like(ratio, config.sapo_tau_positive).detach(),
-                at::full_like(ratio, config.sapo_tau_negative).detach());
+      at::where(advantage > 0, at::full_like(ratio, config.sapo.tau_positive).detach(),
+                at::full_like(ratio, config.sapo.tau_negative).detach());
   return -advantage * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
 }
 

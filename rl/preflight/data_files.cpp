@@ -4,11 +4,14 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+#include <utility>
 
 #include "rl/config/eval_sets.h"
 #include "rl/data/prompt_set.h"
+#include "rl/data/record_set.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/sft_file.h"
+#include "rl/preflight/unusual_values.h"
 #include "rl/rewards/answer_check.h"
 #include "rl/rewards/code_tests.h"
 #include "rl/rewards/python_reward.h"
@@ -219,6 +222,9 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
     report.notes.push_back(key + ": " + std::to_string(set.lines) +
                            (set.lines == 1 ? " prompt" : " prompts") + ", at most " +
                            std::to_string(set.longest) + " tokens (" + path + ")");
+    for (std::string& note : unusual_prompts(key, set, config)) {
+      report.notes.push_back(std::move(note));
+    }
     if (!set.prompts.empty()) {
       report.notes.push_back(first_prompt(key, set));
       note_prompts(key, set, config, report);
@@ -287,6 +293,15 @@ void check_documents(const std::string& key, const std::string& path, const Conf
   }
 }
 
+// Held-out files that eval.every 0 leaves alone. A name that is wrong is wrong now.
+void open_unused(const EvalSet& set, PreflightReport& report) {
+  try {
+    RecordSet(set.files);
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({set.key, error.what()});
+  }
+}
+
 }  // namespace
 
 void check_train_lengths(const Config& config, const ModelFiles& files, PreflightReport& report) {
@@ -307,18 +322,22 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
   if (scope.workers_here) {
     check_prompt_file("data.train", config.data.train, config, files, report);
   }
-  if (config.eval.every > 0) {
-    for (const EvalSet& set : eval_sets(config)) {
+  for (const EvalSet& set : eval_sets(config)) {
+    if (config.eval.every > 0) {
       check_prompt_file(set.key, set.files, config, files, report);
+    } else {
+      open_unused(set, report);
     }
   }
 }
 
 void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
   check_documents("data.sft", config.data.sft, config, files, report);
-  if (config.eval.every > 0) {
-    for (const EvalSet& set : eval_sets(config)) {
+  for (const EvalSet& set : eval_sets(config)) {
+    if (config.eval.every > 0) {
       check_documents(set.key, set.files, config, files, report);
+    } else {
+      open_unused(set, report);
     }
   }
 }

@@ -72,7 +72,7 @@ void note_threads_of(const char* key, int64_t threads, PreflightReport& report) 
 }  // namespace
 
 void check_ports(const Config& config, const PreflightScope& scope, PreflightReport& report) {
-  if (config.algorithm.name != AlgorithmName::kSft && !scope.brings_rollouts) {
+  if (config.algorithm.task != Task::kSft && !scope.brings_rollouts) {
     check_port("bridge.rollout_address", config.bridge.rollout_address, report);
     check_port("bridge.weights_address", config.bridge.weights_address, report);
   }
@@ -81,7 +81,7 @@ void check_ports(const Config& config, const PreflightScope& scope, PreflightRep
 
 void note_threads(const Config& config, const PreflightScope& scope, PreflightReport& report) {
   note_threads_of("train.threads", config.train.threads, report);
-  if (config.algorithm.name != AlgorithmName::kSft && scope.workers_here) {
+  if (config.algorithm.task != Task::kSft && scope.workers_here) {
     note_threads_of("rollout.worker_threads", config.rollout.worker_threads, report);
   }
 }

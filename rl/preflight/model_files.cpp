@@ -146,6 +146,30 @@ void check_router_balance(const Config& config, const engine::ModelConfig& model
   }
 }
 
+// What adapters and a quantised base ask of the model.
+void check_adapted_model(const Config& config, const engine::ModelConfig& model,
+                         PreflightReport& report) {
+  const LoraConfig& lora = config.lora;
+  try {
+    engine::check_adapter_options(model, adapter_options(lora));
+  } catch (const c10::Error& error) {
+    report.mistakes.push_back({"lora.target_modules", error.what_without_backtrace()});
+  }
+  if (lora.rank > model.hidden_size) {
+    report.mistakes.push_back(
+        {"lora.rank", "is " + std::to_string(lora.rank) + ", but the model is " +
+                          std::to_string(model.hidden_size) +
+                          " wide (hidden_size): such adapters have more parameters than the "
+                          "weights; expected at most that, or 0 to train all weights"});
+  }
+  const engine::Support packed = engine::supports(model, engine::Feature::kPackedBase);
+  if (lora.base != LoraBase::kModel && !packed) {
+    report.mistakes.push_back({"lora.base", "is " + std::string(to_string(lora.base)) + ", but " +
+                                                packed.reason() + " (model_type " +
+                                                model.model_type + "); expected model"});
+  }
+}
+
 // Checks lora.path. Says what adapters change about other settings.
 void check_adapters(const Config& config, const engine::ModelConfig* model,
                     PreflightReport& report) {
@@ -153,12 +177,8 @@ void check_adapters(const Config& config, const engine::ModelConfig* model,
   if (lora.rank == 0) {
     return;
   }
-  try {
-    if (model != nullptr) {
-      engine::check_adapter_options(*model, adapter_options(lora));
-    }
-  } catch (const c10::Error& error) {
-    report.mistakes.push_back({"lora.target_modules", error.what_without_backtrace()});
+  if (model != nullptr) {
+    check_adapted_model(config, *model, report);
   }
   if (config.sp.async_ulysses) {
     report.notes.push_back(
@@ -253,7 +273,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     }
   }
   check_adapters(config, files.model ? &*files.model : nullptr, report);
-  if (config.algorithm.name == AlgorithmName::kSft) {
+  if (config.algorithm.task == Task::kSft) {
     return files;
   }
   check_reference(config, files, report);

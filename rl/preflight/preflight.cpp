@@ -1,11 +1,15 @@
 #include "rl/preflight/preflight.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_memory.h"
 #include "rl/preflight/run_settings.h"
 #include "rl/preflight/server_reachable.h"
+#include "rl/preflight/unusual_values.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/setup/layout_advice.h"
 #include "rl/setup/memory_of_rank.h"
@@ -50,8 +54,7 @@ void note_memory(const Config& config, const PreflightScope& scope, const ModelF
 
 bool uses_own_workers(const Config& config) {
   try {
-    return config.algorithm.name != AlgorithmName::kSft && config.data.train.empty() &&
-           parse_rewards(config.rollout.reward).empty();
+    return config.algorithm.task != Task::kSft && parse_rewards(config.rollout.reward).empty();
   } catch (const std::invalid_argument&) {
     return false;  // check_combinations() reports it
   }
@@ -59,11 +62,13 @@ bool uses_own_workers(const Config& config) {
 
 PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightReport report;
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  report.notes = unusual_values(config, cores);
   check_device(config, report);
   check_device_speeds(config, report);
   check_ports(config, scope, report);
   note_threads(config, scope, report);
-  if (config.algorithm.name == AlgorithmName::kSft) {
+  if (config.algorithm.task == Task::kSft) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
     check_sft_files(config, files, report);
     note_memory(config, scope, files, report);
@@ -74,13 +79,19 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   const bool samples = live.workers_here || config.eval.every > 0;
   const ModelFiles files = check_model_files(config, samples, report);
   check_training_settings(config, scope, report);
+  if (live.workers_here && uses_own_workers(config) && !config.data.train.empty()) {
+    report.mistakes.push_back(
+        {"rollout.reward",
+         "is worker, which leaves rewards to workers of your own, but `ringside run` starts its "
+         "own; expected rewards by name, or `ringside train` with your workers"});
+  }
   if (samples) {
     check_rewards(config, files, report);
-    check_prompt_files(config, live, files, report);
   }
   if (!live.workers_here && !scope.brings_rollouts) {
     check_train_lengths(config, files, report);
   }
+  check_prompt_files(config, live, files, report);
   if (!scope.brings_rollouts) {
     check_bridge(config, live, report);
   }
@@ -89,8 +100,9 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
     note_server(config, report);
   } else if (!scope.brings_rollouts && uses_own_workers(config)) {
     report.notes.push_back(
-        "rollout.reward is worker and data.train is not set: `ringside train` waits for workers of "
-        "your own, which send the rewards");
+        std::string("rollout.reward is worker") +
+        (config.data.train.empty() ? " and data.train is not set" : "") +
+        ": `ringside train` waits for workers of your own, which send the rewards");
   }
   check_rollout_file(config, scope, files, report);
   note_memory(config, scope, files, report);

@@ -105,7 +105,7 @@ struct Change {
 
 // What a sample may have: no micro-batch can be smaller.
 int64_t longest_sample(const Config& config) {
-  return config.algorithm.name == AlgorithmName::kSft
+  return config.algorithm.task == Task::kSft
              ? config.data.max_length
              : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
 }
@@ -182,7 +182,7 @@ RunMemory run_memory(const Config& config, const engine::ModelConfig& model,
   memory.ranks = place.ranks > 0 ? place.ranks : config.parallel.world_size();
   memory.rank_on_host =
       kProcess + memory.rank.host + (place.device.is_cpu() ? memory.rank.total() : 0);
-  if (config.algorithm.name == AlgorithmName::kSft) {
+  if (config.algorithm.task == Task::kSft) {
     return memory;
   }
   const int64_t version = version_bytes(config, model);

@@ -46,18 +46,6 @@ std::string in_seconds(double seconds) {
   return text;
 }
 
-// A micro-batch of the longest samples.
-std::vector<int64_t> longest_documents(const Config& config) {
-  const int64_t budget = config.train.tokens_per_micro_batch;
-  const bool sft = config.algorithm.name == AlgorithmName::kSft;
-  const int64_t limit =
-      sft ? config.data.max_length
-          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
-  const int64_t longest = std::max<int64_t>(1, limit > 0 ? std::min(budget, limit) : budget);
-  return std::vector<int64_t>(static_cast<std::size_t>(std::max<int64_t>(1, budget / longest)),
-                              longest);
-}
-
 int64_t full_micro_batches(const Config& config) {
   const std::vector<int64_t> documents = longest_documents(config);
   const int64_t ranks = std::max<int64_t>(1, config.parallel.data_parallel_replicate_size) *

@@ -36,7 +36,7 @@ engine::StateShape state_shape(const Config& config) {
 // Lengths of the documents of a full micro-batch: as long as they may be.
 std::vector<int64_t> full_micro_batch(const Config& config) {
   const int64_t limit =
-      config.algorithm.name == AlgorithmName::kSft
+      config.algorithm.task == Task::kSft
           ? config.data.max_length
           : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
   std::vector<int64_t> lengths;
@@ -102,7 +102,7 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   engine::PassShape shape = pass_shape(config, model, context.compute_options());
   const AlgorithmConfig& algorithm = config.algorithm;
   // Fine-tuning makes neither, whatever these keys say.
-  const bool fine_tunes = algorithm.name == AlgorithmName::kSft;
+  const bool fine_tunes = algorithm.task == Task::kSft;
   RankMemory memory;
   const engine::MemoryEstimate whole = engine::estimate_memory(model, context, shape);
   if (!fine_tunes && algorithm.advantage.estimator == AdvantageEstimator::kGae) {

@@ -18,4 +18,8 @@ std::string device_problem(const Config& config, int64_t local_rank);
 // Throws: std::invalid_argument with the key and device_problem().
 c10::Device model_device(const Config& config, int64_t local_rank);
 
+// Why a process cannot carry `ranks_here` virtual ranks (sp.virtual_ranks) on the device; "" where
+// it can: NCCL takes a device once for each group.
+std::string virtual_ranks_problem(c10::Device device, int64_t ranks_here);
+
 }  // namespace ringside::rl

@@ -6,8 +6,8 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
-#include "engine/layers/decoder_layer.h"
 #include "engine/models/random_weights.h"
+#include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 
 namespace ringside::rl {
@@ -58,28 +58,15 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
 }
 
 engine::ActivationOptions activation_options(const Config& config) {
-  const auto recompute = [&] {
-    switch (config.model.recompute) {
-      case Recompute::kNone:
-        return engine::Recompute::kNone;
-      case Recompute::kFull:
-        return engine::Recompute::kFull;
-      case Recompute::kSelective:
-        return engine::Recompute::kSelective;
-    }
-    throw std::invalid_argument("unknown recompute");
-  };
-  return {recompute(), config.model.offload_activations, config.model.mlp_tile_tokens,
+  return {config.model.recompute, config.model.offload_activations, config.model.mlp_tile_tokens,
           config.model.logit_chunk_mb << 20};
 }
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
-  const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
-  if (!config.sp.async_ulysses || support) {
-    return "";
-  }
-  return "is true, but " + support.reason() + " (model_type " + model.model_type +
-         "); expected false";
+  const std::string why = why_not_async_ulysses(model);
+  return !config.sp.async_ulysses || why.empty()
+             ? ""
+             : "is true, but " + why + " (model_type " + model.model_type + "); expected false";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
@@ -23,10 +24,7 @@ sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelCon
   sp::MethodQuery query;
   query.heads = engine::head_shape(model);
   query.most_ulysses = engine::most_ulysses_ranks(model);
-  const int64_t budget = config.train.tokens_per_micro_batch;
-  const int64_t longest =
-      std::min(budget, config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens);
-  query.document_lengths.assign(std::max<int64_t>(1, budget / longest), longest);
+  query.document_lengths = longest_documents(config);
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
   // The layers that attend furthest: without a window, if there are any.
@@ -105,10 +103,13 @@ std::string advice_on_nodes(const LayerTime& shared, int64_t ranks_per_node) {
 }
 
 // All exchanges of the asynchronous form overlap a projection, at best wholly.
-std::string advice_on_async(const LayerTime& shared, bool async) {
-  if (shared.method.ulysses == 1) {
+std::string advice_on_async(const Config& config, const engine::ModelConfig& model,
+                            const LayerTime& shared) {
+  const bool can = why_not_async_ulysses(model).empty() && config.lora.rank == 0;
+  if (shared.method.ulysses == 1 || !can) {
     return "";
   }
+  const bool async = config.sp.async_ulysses;
   const double hidden = std::min(shared.method.ulysses_seconds, shared.projections);
   const bool pays = hidden > 0.05 * shared.seconds();
   if (pays == async) {
@@ -121,6 +122,25 @@ std::string advice_on_async(const LayerTime& shared, bool async) {
 
 }  // namespace
 
+std::vector<int64_t> longest_documents(const Config& config) {
+  const int64_t budget = config.train.tokens_per_micro_batch;
+  const int64_t limit =
+      config.algorithm.task == Task::kSft
+          ? config.data.max_length
+          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+  const int64_t longest = std::max<int64_t>(1, limit > 0 ? std::min(budget, limit) : budget);
+  return std::vector<int64_t>(static_cast<std::size_t>(std::max<int64_t>(1, budget / longest)),
+                              longest);
+}
+
+std::string why_not_async_ulysses(const engine::ModelConfig& model) {
+  if (const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
+      !support) {
+    return support.reason();
+  }
+  return model.has_delta_net() ? "models with gated delta nets exchange heads synchronously" : "";
+}
+
 sp::MeshShape mesh_shape(const ParallelConfig& config) {
   return {.dp_replicate = std::max<int64_t>(1, config.data_parallel_replicate_size),
           .ring = config.ringattn_parallel_size,
@@ -132,9 +152,7 @@ sp::MeshShape mesh_shape(const ParallelConfig& config) {
 sp::SequenceOptions sequence_options(const SpConfig& config) {
   sp::SequenceOptions options;
   options.plan.ring_impl = config.ring_impl;
-  options.plan.ring_backward = config.ring_backward == RingBackward::kAllGather
-                                   ? sp::RingImpl::kAllGather
-                                   : sp::RingImpl::kP2p;
+  options.plan.ring_backward = config.ring_backward;
   options.plan.heads_k_stride = config.heads_k_stride;
   options.placement = config.placement;
   options.shared_prefix = config.shared_prefix;
@@ -193,7 +211,7 @@ std::vector<std::string> describe_sequence_parallel(const Config& config) {
   const LayerTime alone = layer_time(query, model, sp::rank_methods(query).front());
   for (std::string advice :
        {advice_on_length(used, alone), advice_on_nodes(used, found.speeds.ranks_per_node),
-        advice_on_async(used, config.sp.async_ulysses)}) {
+        advice_on_async(config, model, used)}) {
     if (!advice.empty()) {
       lines.push_back(std::move(advice));
     }

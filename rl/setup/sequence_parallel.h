@@ -4,11 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "engine/layers/model_config.h"
 #include "rl/config/config.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/mesh.h"
 
 namespace ringside::rl {
+
+// Lengths of the documents of a full micro-batch, each as long as it may be: rollouts, or under
+// supervised fine-tuning documents of data.max_length (0: of the whole micro-batch).
+std::vector<int64_t> longest_documents(const Config& config);
+
+// Why a model cannot overlap its projections with Ulysses' exchanges (sp.async_ulysses); "" where
+// it can. Adapters are not looked at: with them the exchange is synchronous, which is no error.
+std::string why_not_async_ulysses(const engine::ModelConfig& model);
 
 // The mesh of parallel.*, with one replica while their number is open.
 sp::MeshShape mesh_shape(const ParallelConfig& config);

@@ -7,26 +7,8 @@
 #include "rl/setup/sequence_parallel.h"
 
 namespace ringside::rl {
-namespace {
-
-sp::CpFsdpMode fsdp_mode(CpFsdpMode mode) {
-  switch (mode) {
-    case CpFsdpMode::kAll:
-      return sp::CpFsdpMode::kAll;
-    case CpFsdpMode::kUlyssesOnly:
-      return sp::CpFsdpMode::kUlyssesOnly;
-    case CpFsdpMode::kRingOnly:
-      return sp::CpFsdpMode::kRingOnly;
-    case CpFsdpMode::kNone:
-      return sp::CpFsdpMode::kNone;
-  }
-  throw std::invalid_argument("unknown cp_fsdp_mode");
-}
-
-}  // namespace
-
 ShardAxes shard_axes(const ParallelConfig& config) {
-  const sp::CpFsdpMode mode = fsdp_mode(config.cp_fsdp_mode);
+  const sp::CpFsdpMode mode = config.cp_fsdp_mode;
   const sp::Axes shard = sp::axes::fsdp(mode);
   if (sp::Mesh(mesh_shape(config), /*rank=*/0).size(shard) == 1) {
     return {sp::axes::kNone, sp::axes::kLoss};

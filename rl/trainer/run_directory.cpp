@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -30,38 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Keys (and sections, with a trailing dot) that may change between starts of a run: they determine
-// where and how fast it trains, not what it learns.
-constexpr std::array kFreeToChange = {"train.steps",
-                                      "train.epochs",
-                                      "train.threads",
-                                      "train.tokens_per_micro_batch",
-                                      "parallel.",
-                                      "sp.",
-                                      "bridge.",
-                                      "weights.",
-                                      "checkpoint.",
-                                      "log.",
-                                      "eval.",
-                                      "data.eval",
-                                      "data.sft_eval",
-                                      "model.recompute",
-                                      "model.offload_activations",
-                                      "model.offload_parameters",
-                                      "model.mlp_tile_tokens",
-                                      "model.logit_chunk_mb",
-                                      "optimizer.offload",
-                                      "rollout.num_workers",
-                                      "rollout.worker_threads",
-                                      "rollout.server",
-                                      "rollout.server_options."};
-
-bool is_free_to_change(std::string_view key) {
-  return std::any_of(kFreeToChange.begin(), kFreeToChange.end(), [&](std::string_view free) {
-    return free.ends_with('.') ? key.starts_with(free) : key == free;
-  });
-}
-
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -70,6 +37,7 @@ std::string text_of(const fs::path& path) {
 struct ChangedKey {
   std::string key;
   std::string sentence;  // "seed: was 0, now 7"
+  bool may_change = false;
 };
 
 // Keys that only one of the two configurations has are ignored: the other was written by another
@@ -87,8 +55,9 @@ std::vector<ChangedKey> changed_keys(const fs::path& path, Config config) {
     const auto found = before.find(field.key);
     const std::string now = value_text(field.slot);
     if (found != before.end() && found->second != now) {
-      changed.push_back(
-          {field.key, field.key + ": was " + shown(found->second) + ", now " + shown(now)});
+      changed.push_back({field.key,
+                         field.key + ": was " + shown(found->second) + ", now " + shown(now),
+                         field.may_change_on_resume});
     }
   }
   return changed;
@@ -191,7 +160,7 @@ StartPlan plan_start(const fs::path& run_dir, const Config& config, int64_t step
     changes.insert(changes.end(), contents.begin(), contents.end());
     for (const ChangedKey& change : changes) {
       plan.lines.push_back(change.sentence);
-      if (!is_free_to_change(change.key)) {
+      if (!change.may_change) {
         refused.push_back(change.sentence);
       }
     }

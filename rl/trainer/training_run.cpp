@@ -34,20 +34,8 @@ namespace {
 // Number of optimizer steps in one step of the algorithm.
 int64_t updates_per_step(const Config& config) {
   const int64_t iterations =
-      config.algorithm.name == AlgorithmName::kGrpo ? config.algorithm.num_iterations : 1;
+      config.algorithm.task == Task::kRl ? config.algorithm.num_iterations : 1;
   return iterations * config.train.num_mini_batches;
-}
-
-engine::LrDecay lr_decay(LrSchedule schedule) {
-  switch (schedule) {
-    case LrSchedule::kConstant:
-      return engine::LrDecay::kConstant;
-    case LrSchedule::kLinear:
-      return engine::LrDecay::kLinear;
-    case LrSchedule::kCosine:
-      return engine::LrDecay::kCosine;
-  }
-  throw std::invalid_argument("unknown lr_schedule");
 }
 
 std::string new_run_id() {
@@ -245,7 +233,7 @@ std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>
 double TrainingRun::learning_rate_factor() const {
   const OptimizerConfig& optimizer = config().optimizer;
   engine::LrSchedule schedule;
-  schedule.decay = lr_decay(optimizer.lr_schedule);
+  schedule.decay = optimizer.lr_schedule;
   schedule.peak = 1.0;
   schedule.warmup_steps = optimizer.warmup_steps;
   schedule.min_lr_ratio = optimizer.min_lr_ratio;

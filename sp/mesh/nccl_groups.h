@@ -33,7 +33,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_process_group(
 // the same ranks share one communicator; a group of one rank has none. Each new group runs one
 // all-reduce, so that its connections are made before the first step. Groups end together with the
 // last communicator; pending work is finished unless an exception is in flight. NCCL wants a device
-// for each rank: ranks that share one, as the threads of the reproducible mode do on one GPU, are
+// for each rank: ranks that share one, as the threads of the virtual ranks do on one GPU, are
 // refused by it.
 // Collective over: the world, each call of the function.
 // Blocks: each call, until every rank has joined its group.

@@ -87,6 +87,10 @@ TEST_CASE("tokenizer: a Unigram takes the pieces with the largest sum of scores"
   json wrong = unigram();
   wrong["model"]["unk_id"] = 5;
   CHECK_THAT(error_of(wrong, json::object()), Contains("unk_id 5"));
+  json flat = unigram();  // as a BPE's vocabulary
+  flat["model"]["vocab"] = {{"a", 0}, {"b", 1}};
+  CHECK_THAT(error_of(flat, json::object()),
+             Contains("a Unigram's entry is 0") && Contains("expected [token, score]"));
   wrong["model"]["unk_id"] = nullptr;
   CHECK_THROWS_WITH(load(wrong).encode("x"), Contains("no piece") && Contains("no unk_id"));
 }

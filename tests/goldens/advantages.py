@@ -14,7 +14,7 @@ import torch
 
 F64 = torch.float64
 STDS = {
-    "grpo": ["group", "batch", "leave_one_out", "none"],
+    "group_mean": ["group", "batch", "leave_one_out", "none"],
     "rloo": ["group", "batch", "leave_one_out", "none"],
     "pass_at_k": ["group", "none"],
     "gdpo": ["group", "none"],
@@ -46,7 +46,7 @@ def normalised(x, eps, unbiased):
 
 
 def of_groups(scores, there, g, c):
-    """One advantage a sample of grpo, rloo, pass_at_k and max_rl, over the samples that are there; 0 for the others."""
+    """One advantage a sample of group_mean, rloo, pass_at_k and max_rl, over the samples that are there; 0 for the others."""
     out = torch.zeros_like(scores)
     for members in torch.arange(len(scores)).split(g):
         members = members[there[members]]
@@ -66,7 +66,7 @@ def of_group(group, scores, c):
             divisor = std_of(scores, c["unbiased"]) + c["eps"]
         elif c["std"] == "leave_one_out" and std_of(others, c["unbiased"]) > 0:
             divisor = std_of(others, c["unbiased"]) + c["eps"]
-        if c["estimator"] == "grpo":
+        if c["estimator"] == "group_mean":
             out.append((group[i] - group.mean()) / divisor)
         elif c["estimator"] == "rloo":
             out.append((group[i] - others.mean()) / divisor)
@@ -303,7 +303,7 @@ def choices():
 def further_choices():
     """Of keys that stand at their default above."""
     for estimator, kl_in, whiten, more in itertools.product(
-        ["grpo", "rloo", "gdpo", "reinforce"],
+        ["group_mean", "rloo", "gdpo", "reinforce"],
         ["reward", "advantage"],
         ["none", "tokens", "sequences"],
         [{"k3_bound": 0.05}, {"kl_bound": 0.04}, {"kl_average": "samples"}, {"whiten_eps_in": "std", "whiten_eps": 0.01}],

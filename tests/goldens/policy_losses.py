@@ -129,21 +129,21 @@ def kl(name, lp, ref, old, k3_bound=None, bound=None):
 LOSSES = {
     "ppo": ({}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2)),
     "clip-higher": ({"clip_high": 0.28}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.28)),
-    "dual clip": ({"dual_clip": 1.5}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, dual=1.5)),
-    "two-sided": ({"delta": 1.4}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, delta=1.4)),
+    "dual clip": ({"ppo_clip.dual_clip": 1.5}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, dual=1.5)),
+    "two-sided": ({"ppo_clip.delta": 1.4}, lambda lp, old, a: ppo(lp, old, a, 0.2, 0.2, delta=1.4)),
     "cispo relative": ({"loss": "cispo"}, lambda lp, old, a: cispo(lp, old, a, 0.8, 1.2)),
     "cispo absolute": (
-        {"loss": "cispo", "cispo_bounds": "absolute", "clip_low": 0.0, "clip_high": 1.3},
+        {"loss": "cispo", "cispo.bounds": "absolute", "clip_low": 0.0, "clip_high": 1.3},
         lambda lp, old, a: cispo(lp, old, a, 0.0, 1.3),
     ),
     "sapo": ({"loss": "sapo"}, lambda lp, old, a: sapo(lp, old, a, 1.0, 1.05)),
     "sapo, other gates": (
-        {"loss": "sapo", "sapo_tau_positive": 2.0, "sapo_tau_negative": 0.5},
+        {"loss": "sapo", "sapo.tau_positive": 2.0, "sapo.tau_negative": 0.5},
         lambda lp, old, a: sapo(lp, old, a, 2.0, 0.5),
     ),
     "dppo": ({"loss": "dppo_tv", "clip_low": 0.05, "clip_high": 0.1}, lambda lp, old, a: dppo_tv(lp, old, a, 0.05, 0.1)),
     "dppo, bounded ratio": (
-        {"loss": "dppo_tv", "clip_low": 0.3, "clip_high": 0.3, "dppo_ratio_bound": 1.2},
+        {"loss": "dppo_tv", "clip_low": 0.3, "clip_high": 0.3, "dppo.ratio_bound": 1.2},
         lambda lp, old, a: dppo_tv(lp, old, a, 0.3, 0.3, 1.2),
     ),
     "dppo_kl": (
@@ -174,12 +174,12 @@ KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k
 # keys, the tokens that are chosen of (old, advantage), the loss of (logprob, old, advantage, chosen)
 COVARIANCE_LOSSES = [
     (
-        {"loss": "clip_cov", "clip_high": 0.28, "clip_cov_ratio": 1.0, "clip_cov_lb": 0.2, "clip_cov_ub": 1.5},
+        {"loss": "clip_cov", "clip_high": 0.28, "clip_cov.ratio": 1.0, "clip_cov.lb": 0.2, "clip_cov.ub": 1.5},
         lambda old, a: inside(old, a, 0.2, 1.5),
         lambda lp, old, a, chosen: clip_cov(lp, old, a, chosen, 0.2, 0.28),
     ),
     (
-        {"loss": "kl_cov", "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.7},
+        {"loss": "kl_cov", "kl_cov.ratio": 0.25, "kl_cov.kl_coef": 0.7},
         lambda old, a: largest(old, a, int(0.25 * TOKENS)),
         lambda lp, old, a, chosen: kl_cov(lp, old, a, chosen, 0.7),
     ),

@@ -14,16 +14,16 @@ from regression_step import metrics_of, train
 
 # Keys of a configuration without "algorithm."; weights: of rollout.reward's rewards.
 DEFAULTS = {
-    "loss": "ppo_clip", "importance_level": "token", "clip_low": 0.2, "clip_high": 0.2, "dual_clip": 0.0, "delta": 0.0,
-    "cispo_bounds": "relative", "sapo_tau_positive": 1.0, "sapo_tau_negative": 1.05,
-    "clip_cov_ratio": 2e-4, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0, "kl_cov_ratio": 2e-4, "ppo_kl_coef": 0.1,
-    "dppo_ratio_bound": 0.0, "k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "entropy_aggregation": "tokens",
+    "loss": "ppo_clip", "importance_level": "token", "clip_low": 0.2, "clip_high": 0.2, "ppo_clip.dual_clip": 0.0, "ppo_clip.delta": 0.0,
+    "cispo.bounds": "relative", "sapo.tau_positive": 1.0, "sapo.tau_negative": 1.05,
+    "clip_cov.ratio": 2e-4, "clip_cov.lb": 1.0, "clip_cov.ub": 5.0, "kl_cov.ratio": 2e-4, "kl_cov.kl_coef": 0.1,
+    "dppo.ratio_bound": 0.0, "k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "entropy_aggregation": "tokens",
     "kl_coef": 0.0, "kl_estimator": "k3", "kl_in": "loss", "kl_to": "reference", "kl_target": 0.0, "kl_horizon": 10000,
     "entropy_coef": 0.0, "entropy_target": 0.0, "entropy_step": 0.0,
     "loss_aggregation": "token_mean", "loss_divisor": 0.0, "num_iterations": 1, "old_logprobs": "recompute",
     "dynamic_sampling": "none", "mask_truncated": False,
     "reward.scale": 1.0, "reward.clip": 0.0, "reward.overlong_buffer_tokens": 0, "reward.overlong_factor": 1.0,
-    "advantage.estimator": "grpo", "advantage.std": "group", "advantage.eps": 1e-4, "advantage.unbiased": True,
+    "advantage.estimator": "group_mean", "advantage.std": "group", "advantage.eps": 1e-4, "advantage.unbiased": True,
     "advantage.whiten": "none", "advantage.whiten_eps": 1e-8, "advantage.whiten_eps_in": "variance", "advantage.gamma": 1.0, "advantage.lambda": 1.0,
     "critic.value_clip": 0.5, "critic.learning_rate": 1e-5, "critic.max_grad_norm": 1.0,
     "correction.mode": "none", "correction.level": "token", "correction.low": 0.0, "correction.high": 2.0,
@@ -50,7 +50,7 @@ PRESETS = {
     "dr_grpo": {"advantage.std": "none", "loss_aggregation": "constant"},
     "dapo": {"clip_high": 0.28, "reward.overlong_factor": 1.0},
     "gspo": SEQ_MEANS | GSPO_CLIP | {"importance_level": "sequence"},
-    "cispo": {"loss": "cispo", "cispo_bounds": "absolute", "clip_low": 0.0, "clip_high": 5.0},
+    "cispo": {"loss": "cispo", "cispo.bounds": "absolute", "clip_low": 0.0, "clip_high": 5.0},
     "ppo": KL_REWARD | {"kl_coef": 0.02, "advantage.estimator": "gae", "advantage.lambda": 0.95, "advantage.whiten": "tokens",
                         "critic.value_clip": 0.2},
     "rloo": KL_REWARD | {"kl_coef": 0.05, "loss": "reinforce", "advantage.estimator": "rloo", "advantage.std": "none",
@@ -61,10 +61,10 @@ PRESETS = {
     "trl_grpo": TRL | SEQ_MEANS,
     "trl_bnpo": TRL | {"loss_aggregation": "micro_batch_token_mean"},
     "trl_dr_grpo": TRL | {"loss_aggregation": "constant"},
-    "trl_cispo": TRL | {"loss": "cispo", "cispo_bounds": "absolute", "clip_low": 0.0, "clip_high": 0.2},
+    "trl_cispo": TRL | {"loss": "cispo", "cispo.bounds": "absolute", "clip_low": 0.0, "clip_high": 0.2},
     "trl_sapo": TRL | SEQ_MEANS | {"loss": "sapo"},
     "trl_gspo": TRL | SEQ_MEANS | GSPO_CLIP | {"importance_level": "sequence"},
-    "verl": EPS6 | {"dual_clip": 3.0, "dppo_ratio_bound": 3.0, "k3_bound": 10.0, "kl_average": "samples",
+    "verl": EPS6 | {"ppo_clip.dual_clip": 3.0, "dppo.ratio_bound": 3.0, "k3_bound": 10.0, "kl_average": "samples",
                     "entropy_aggregation": "loss", "optimizer.weight_decay_of": "all"},
     "openrlhf": {"kl_coef": 0.01, "kl_bound": 10.0, "kl_estimator": "k1", "kl_in": "advantage", "advantage.eps": 1e-9},
     "nemo_rl": EPS6 | {"kl_coef": 0.01, "kl_estimator": "k3_score", "advantage.estimator": "rloo",
@@ -104,7 +104,7 @@ OPTIONS = {
     "kl_bound_in_reward": {"kl_coef": 0.5, "kl_bound": 0.02, "kl_in": "reward"},
     "adaptive_kl_of_samples": {"kl_in": "reward", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 50,
                                "kl_average": "samples"},
-    "dppo_bounded": {"loss": "dppo_tv", "clip_low": 0.5, "clip_high": 0.5, "dppo_ratio_bound": 1.05},
+    "dppo_bounded": {"loss": "dppo_tv", "clip_low": 0.5, "clip_high": 0.5, "dppo.ratio_bound": 1.05},
     "seq_mask_tis_bounded": CORRECTED | {"correction.mode": "seq_mask_tis", "correction.token_high": 1.1},
     "entropy_like_the_loss": SEQ_MEANS | HALVES | {"entropy_coef": 0.05, "entropy_aggregation": "loss"},
     "decay_of_all": HALVES | {"optimizer.weight_decay_of": "all", "optimizer.weight_decay": 0.5},
@@ -112,10 +112,10 @@ OPTIONS = {
     "adaptive_kl_in_reward": {"kl_in": "reward", "kl_coef": 0.1, "kl_target": 5.0, "kl_horizon": 50},
     "entropy_bonus": {"entropy_coef": 0.05} | HALVES,
     "entropy_target": {"entropy_coef": 0.05, "entropy_target": 2.5, "entropy_step": 0.02},
-    "two_sided": {"delta": 1.5, "clip_low": 0.1},
+    "two_sided": {"ppo_clip.delta": 1.5, "clip_low": 0.1},
     "cispo_relative": {"loss": "cispo"},
-    "clip_cov": HALVES | {"loss": "clip_cov", "clip_cov_ratio": 1.0, "clip_cov_lb": 0.5, "clip_cov_ub": 3.0},
-    "kl_cov": HALVES | {"loss": "kl_cov", "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5},
+    "clip_cov": HALVES | {"loss": "clip_cov", "clip_cov.ratio": 1.0, "clip_cov.lb": 0.5, "clip_cov.ub": 3.0},
+    "kl_cov": HALVES | {"loss": "kl_cov", "kl_cov.ratio": 0.2, "kl_cov.kl_coef": 0.5},
     "dppo_kl": {"loss": "dppo_kl", "clip_low": 0.02, "clip_high": 0.02},
     "gmpo": {"loss": "gmpo", "clip_low": 0.4, "clip_high": 0.4} | HALVES,
     "token_sum": {"loss_aggregation": "token_sum"},
@@ -135,10 +135,11 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def words(keys):
-    """As a configuration is overridden."""
+def words(keys, c):
+    """As a configuration is overridden; without a critic its keys would be refused."""
     sections = ("rollout.", "optimizer.", "train.")
-    text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items() if k != "file"}
+    text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items()
+            if k != "file" and (c["advantage.estimator"] == "gae" or not k.startswith("critic."))}  # fmt: skip
     return [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in text.items()]
 
 
@@ -152,7 +153,7 @@ def make_case(name, preset, keys, files):
     per_token = ("kl", "entropy", "clip_low", "clip_high")
     updates = [{k: u[k] for k in ("loss", "policy_loss", "grad_norm")} | {k: u[k] / u["tokens"] for k in per_token}
                for u in done["policy"]]  # fmt: skip
-    case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys), rewards=done["batch"].score.tolist(),
+    case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys, c), rewards=done["batch"].score.tolist(),
                 advantages=columns["advantage"].tolist(), updates=updates, critic=done["critic"],
                 metrics=metrics_of(c, done), next_kl_coef=[done["state"]["kl_coef"]])  # fmt: skip
     if c["correction.mode"] != "none":

@@ -84,7 +84,7 @@ def equal(x):
 
 
 def group_advantages(c, scores, estimator):
-    """grpo: Shao et al. 2024; rloo: Ahmadian et al. 2024; pass_at_k: verl's grpo_passk; max_rl: prime-rl's."""
+    """group_mean: Shao et al. 2024; rloo: Ahmadian et al. 2024; pass_at_k: verl's grpo_passk; max_rl: prime-rl's."""
     eps, unbiased, out = c["advantage.eps"], c["advantage.unbiased"], []
     for group in scores.split(c["rollout.group_size"]):
         for i, r in enumerate(group):
@@ -100,7 +100,7 @@ def group_advantages(c, scores, estimator):
             }[c["advantage.std"]]()
             best = i == int(group.argmax())
             advantage = {
-                "grpo": lambda: (r - group.mean()) / divisor,
+                "group_mean": lambda: (r - group.mean()) / divisor,
                 "rloo": lambda: (r - others.mean()) / divisor,
                 "pass_at_k": lambda: (r - others.max()) / divisor if best else tensor(0.0),
                 "max_rl": lambda: (r - group.mean()) / group.mean() if group.mean() > 0 else tensor(0.0),
@@ -114,7 +114,7 @@ def gdpo(c, batch, costs):
     parts = [(tensor([s.text[k] for s in batch.samples]), c["weights"][name])
              for k, name in ((2, "exact_match"), (3, "math_answer"))]  # fmt: skip
     parts.append((batch.turn - costs, 1.0))
-    total = sum(weight * group_advantages(c, values, "grpo") for values, weight in parts)
+    total = sum(weight * group_advantages(c, values, "group_mean") for values, weight in parts)
     return (total - total.mean()) / (std_of(total, c["advantage.unbiased"]) + c["advantage.eps"])
 
 

@@ -59,7 +59,7 @@ def ratios(c, lp, old, advantage):
 
 
 def bounds(c):
-    absolute = c["loss"] == "cispo" and c["cispo_bounds"] == "absolute"
+    absolute = c["loss"] == "cispo" and c["cispo.bounds"] == "absolute"
     return (c["clip_low"], c["clip_high"]) if absolute else (1 - c["clip_low"], 1 + c["clip_high"])
 
 
@@ -67,10 +67,10 @@ def covariance_choice(c, old, a):
     """The tokens of a mini-batch that clip_cov and kl_cov treat apart (Cui et al. 2025), by the old policy's log-probs."""
     cov = (a - a.mean()) * (old - old.mean())
     if c["loss"] == "clip_cov":
-        assert c["clip_cov_ratio"] == 1.0  # else they are drawn
-        return (cov > c["clip_cov_lb"]) & (cov < c["clip_cov_ub"])
+        assert c["clip_cov.ratio"] == 1.0  # else they are drawn
+        return (cov > c["clip_cov.lb"]) & (cov < c["clip_cov.ub"])
     chosen = torch.zeros_like(cov, dtype=torch.bool)
-    chosen[torch.topk(cov, max(1, int(c["kl_cov_ratio"] * len(cov)))).indices] = True
+    chosen[torch.topk(cov, max(1, int(c["kl_cov.ratio"] * len(cov)))).indices] = True
     return chosen
 
 
@@ -79,25 +79,25 @@ def objective(c, lp, old, r, a, chosen):
     if c["loss"] == "clip_cov":
         return torch.where(chosen, 0.0, -torch.minimum(r * a, r.clamp(low, high) * a))
     if c["loss"] == "kl_cov":
-        return torch.where(chosen, -a * r + c["ppo_kl_coef"] * (lp - old).abs(), -a * r)
+        return torch.where(chosen, -a * r + c["kl_cov.kl_coef"] * (lp - old).abs(), -a * r)
     if c["loss"] == "dppo_kl":
         p, q = old.exp(), lp.detach().exp()
         kl = p * (old - lp.detach()) + (1 - p) * torch.log((1 - p + 1e-8) / (1 - q + 1e-8))
         masked = torch.where(a > 0, (kl > c["clip_high"]) & (q > p), (kl > c["clip_low"]) & (q < p))
         return torch.where(masked, 0.0, -a * r.detach() * lp)
     if c["loss"] == "ppo_clip":
-        free = r.clamp(max=c["delta"]) if c["delta"] else r
+        free = r.clamp(max=c["ppo_clip.delta"]) if c["ppo_clip.delta"] else r
         loss = -torch.minimum(free * a, r.clamp(low, high) * a)
-        return torch.where(a < 0, torch.minimum(loss, -a * c["dual_clip"]), loss) if c["dual_clip"] else loss
+        return torch.where(a < 0, torch.minimum(loss, -a * c["ppo_clip.dual_clip"]), loss) if c["ppo_clip.dual_clip"] else loss
     if c["loss"] == "cispo":
         return -r.detach().clamp(low, high) * a * lp
     if c["loss"] == "sapo":
-        tau = torch.full_like(a, c["sapo_tau_negative"]).masked_fill(a > 0, c["sapo_tau_positive"])
+        tau = torch.full_like(a, c["sapo.tau_negative"]).masked_fill(a > 0, c["sapo.tau_positive"])
         return -a * 4 / (tau * (1 + torch.exp(-tau * (r - 1))))
     if c["loss"] == "dppo_tv":
         moved = (lp.exp() - old.exp()).detach()
         masked = ((a > 0) & (moved > c["clip_high"])) | ((a <= 0) & (moved < -c["clip_low"]))
-        weight = r.detach().clamp(max=c["dppo_ratio_bound"] or torch.inf)
+        weight = r.detach().clamp(max=c["dppo.ratio_bound"] or torch.inf)
         return torch.where(masked, 0.0, -a * weight * lp)
     return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
 

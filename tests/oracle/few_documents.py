@@ -45,7 +45,7 @@ def write_data(folder: pathlib.Path) -> None:
 
 def runs_of(folder: pathlib.Path, has_experts: bool, has_delta_nets: bool) -> dict[str, list]:
     model = f"model.path={folder / 'model'}"
-    sft = ["train", "--steps", STEPS, model, "algorithm.name=sft", f"data.sft={folder / 'sft.jsonl'}",
+    sft = ["train", "--steps", STEPS, model, "algorithm.task=sft", f"data.sft={folder / 'sft.jsonl'}",
            f"data.sft_eval={folder / 'sft.jsonl'}", "eval.every=1", "train.batch_size=1"]
     rollouts = ["train", "--steps", STEPS, model, "--rollouts", folder / "rollouts.jsonl", "rollout.prompts_per_step=1",
                 "rollout.group_size=2", "log.samples=1"]

@@ -111,7 +111,7 @@ def check_logprobs(folder: pathlib.Path) -> int:
 
 def recipe_words(folder: pathlib.Path, dtype: str, adapter: pathlib.Path, targets: list[str]) -> list[str]:
     return [
-        "algorithm.name=sft",
+        "algorithm.task=sft",
         f"model.path={folder / 'model'}",
         f"model.dtype={dtype}",
         f"model.fp32_norms={'true' if dtype == 'float32' else 'false'}",

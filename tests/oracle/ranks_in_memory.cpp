@@ -30,7 +30,7 @@ int run_on_ranks(rl::Config& config, int nproc, const std::vector<std::string>&,
                  const std::function<void(const Ranks&)>& body,
                  const std::function<std::string(int signal)>&) {
   const int processes = trainer_processes(config, nproc);
-  rl::fix_replicas(config.parallel, config.sp.reproducible > 0 ? 0 : processes);
+  rl::fix_replicas(config.parallel, config.sp.virtual_ranks > 0 ? 0 : processes);
   for (const std::string& line : rl::describe_sequence_parallel(config)) {
     rl::log::info(line);
   }

@@ -47,7 +47,7 @@ LAYOUTS = {
     "3 all_gather contiguous": words(ring=3, ring_impl="all_gather", placement="contiguous"),
     "4 ring 2 x ulysses 2": words(ring=2, ulysses=2),
     "4 all_gather 2 x async ulysses 2": words(ring=2, ulysses=2, ring_impl="all_gather", async_ulysses="true"),
-    "4 virtual ranks on 2": ["--nproc", "2", *words(ulysses=4, reproducible=4)[2:]],
+    "4 virtual ranks on 2": ["--nproc", "2", *words(ulysses=4, virtual_ranks=4)[2:]],
     "4 p2p contiguous": words(ring=4, placement="contiguous"),
     "5 ulysses": words(ulysses=5),
     "5 p2p": words(ring=5),

@@ -27,7 +27,7 @@ CASES = [
     (0.04, 2, [], {}),
     (0.0, 2, ["loss_aggregation=seq_mean_token_mean"], {"loss_type": "grpo"}),
     (0.0, 2, ["preset=trl_dr_grpo"], {"loss_type": "dr_grpo"}),
-    (0.0, 2, ["clip_high=0.28", "delta=1.3"], {"epsilon_high": 0.28, "delta": 1.3}),
+    (0.0, 2, ["clip_high=0.28", "ppo_clip.delta=1.3"], {"epsilon_high": 0.28, "delta": 1.3}),
     (
         0.04,
         2,

@@ -54,7 +54,7 @@ TEST_CASE("group advantages reproduce each system's golden numbers") {
 }
 
 TEST_CASE("groups do not mix; equal rewards and groups of one give zero, whatever the estimator") {
-  const auto estimator = GENERATE(as<std::string>(), "grpo", "rloo", "pass_at_k", "max_rl");
+  const auto estimator = GENERATE(as<std::string>(), "group_mean", "rloo", "pass_at_k", "max_rl");
   const AdvantageConfig config = config_of({"advantage.estimator=" + estimator, "advantage.eps=0"});
   const auto two = group_advantages(std::vector<double>{1, 0, 0.1, 0.1, 0.1, 0.1}, 2, config);
   CHECK(two[0] > 0.5);

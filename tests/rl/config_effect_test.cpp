@@ -12,6 +12,7 @@
 #include "rl/config/schema.h"
 #include "tests/rl/config_effects.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace ringside;
 using namespace ringside::test;
@@ -24,6 +25,12 @@ const fs::path kRoot = RINGSIDE_SOURCE_DIR;
 std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// common() as a recipe, below the words of a command line: a word may switch off what reads a key
+// of it.
+rl::Config config_of(const fs::path& recipe, const Words& words) {
+  return rl::load_config_or_throw({recipe}, words);
 }
 
 }  // namespace
@@ -44,14 +51,16 @@ TEST_CASE("every key has one entry in the table of effects, and every entry is a
 }
 
 TEST_CASE("changing a key changes what the code that reads it makes of it") {
+  const TemporaryDirectory folder;
+  const fs::path recipe = folder.path() / "common.yaml";
+  write_file(recipe, rl::dump(rl::load_config_or_throw({}, common())));
   std::map<std::string, std::string>
       before;  // by consumer-independent text of the base: bases are shared
   for (const Effect& effect : all_effects()) {
     INFO(effect.key << " = " << effect.value);
-    const Words base = with(common(), effect.base);
-    const rl::Config plain = rl::load_config_or_throw({}, base);
+    const rl::Config plain = config_of(recipe, effect.base);
     const rl::Config changed =
-        rl::load_config_or_throw({}, with(base, {effect.key + "=" + effect.value}));
+        config_of(recipe, with(effect.base, {effect.key + "=" + effect.value}));
     REQUIRE(rl::dump(plain) != rl::dump(changed));
     const auto target = effect.consumer.target<std::string (*)(const rl::Config&)>();
     const std::string name =

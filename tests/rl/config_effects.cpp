@@ -40,9 +40,9 @@ namespace {
 const Words kLora{"lora.rank=2"};
 
 // All tokens of positive covariance are chosen.
-const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov_ratio=1",
-                     "algorithm.clip_cov_lb=0", "algorithm.num_iterations=2"};
-const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov_ratio=1",
+const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov.ratio=1",
+                     "algorithm.clip_cov.lb=0", "algorithm.num_iterations=2"};
+const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov.ratio=1",
                    "algorithm.num_iterations=2"};
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 
@@ -52,19 +52,18 @@ std::vector<Effect> algorithm_effects() {
   const Words rewards{"algorithm.advantage.estimator=reinforce"};
   const Words adaptive = with(kKl, {"algorithm.kl_target=0.05", "algorithm.kl_horizon=20"});
   return {
-      {"algorithm.name", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
+      {"algorithm.task", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
       {"algorithm.preset", "dr_grpo", recorded, {}},
       {"algorithm.kl_coef", "0.5", recorded, {}},
       {"algorithm.kl_in", "advantage", recorded, kKl},
-      {"algorithm.kl_to", "rollout", recorded,
-       with(kKl, {"model.reference_path=" + input_file("reference")})},
+      {"algorithm.kl_to", "rollout", recorded, kKl},
       {"algorithm.kl_bound", "1e-5", recorded,
        with(kKl, {"model.reference_path=" + input_file("reference")})},
       {"algorithm.k3_bound", "1e-5", recorded,
        with(kKl, {"model.reference_path=" + input_file("reference")})},
       {"algorithm.kl_average", "samples", recorded,
        with(kKl, {"model.reference_path=" + input_file("reference"), "algorithm.kl_in=reward"})},
-      {"algorithm.kl_target", "0.05", recorded, with(kKl, {"algorithm.kl_horizon=20"})},
+      {"algorithm.kl_target", "0.05", recorded, kKl},
       {"algorithm.kl_horizon", "10", recorded, adaptive},
       {"algorithm.reference_update_every", "1", recorded, kKl},
       {"algorithm.reference_mixup", "0.5", recorded,
@@ -75,7 +74,8 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.entropy_target",
        "20",
        recorded,
-       {"algorithm.entropy_step=0.1", "algorithm.entropy_coef=0.1"}},
+       {"algorithm.entropy_step=0.1", "algorithm.entropy_coef=0.1",
+        "algorithm.entropy_target=0.001"}},
       {"algorithm.entropy_step", "0.2", recorded,
        with(entropy,
             {"algorithm.entropy_target=20", "algorithm.entropy_step=0.1", "train.steps=3"})},
@@ -85,17 +85,18 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.importance_level", "sequence", recorded, kTwice},
       {"algorithm.clip_low", "0.0001", recorded, kTwice},
       {"algorithm.clip_high", "0.0001", recorded, kTwice},
-      {"algorithm.dual_clip", "1.0001", recorded, with(kTwice, {"algorithm.clip_high=10"})},
-      {"algorithm.delta", "0.9", recorded, with(kTwice, {"algorithm.clip_high=10"})},
-      {"algorithm.cispo_bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
-      {"algorithm.sapo_tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
-      {"algorithm.sapo_tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
-      {"algorithm.clip_cov_ratio", "0.01", recorded, kClipCov},
-      {"algorithm.clip_cov_lb", "4.9", recorded, kClipCov},
-      {"algorithm.clip_cov_ub", "0.001", recorded, kClipCov},
-      {"algorithm.kl_cov_ratio", "0.01", recorded, kKlCov},
-      {"algorithm.ppo_kl_coef", "2", recorded, kKlCov},
-      {"algorithm.dppo_ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
+      {"algorithm.ppo_clip.dual_clip", "1.0001", recorded,
+       with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.ppo_clip.delta", "0.9", recorded, with(kTwice, {"algorithm.clip_high=10"})},
+      {"algorithm.cispo.bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
+      {"algorithm.sapo.tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.sapo.tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.clip_cov.ratio", "0.01", recorded, kClipCov},
+      {"algorithm.clip_cov.lb", "4.9", recorded, kClipCov},
+      {"algorithm.clip_cov.ub", "0.001", recorded, kClipCov},
+      {"algorithm.kl_cov.ratio", "0.01", recorded, kKlCov},
+      {"algorithm.kl_cov.kl_coef", "2", recorded, kKlCov},
+      {"algorithm.dppo.ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
       {"algorithm.reward.scale", "3", recorded, rewards},
@@ -144,7 +145,7 @@ std::vector<Effect> algorithm_effects() {
 
 std::vector<Effect> training_effects() {
   const Words cosine{"optimizer.lr_schedule=cosine"};
-  const Words sft{"algorithm.name=sft", "data.sft=" + input_file("sft.jsonl"),
+  const Words sft{"algorithm.task=sft", "data.sft=" + input_file("sft.jsonl"),
                   "train.batch_size=2"};
   // Sampled completions of different lengths, so that their mean tells which were looked at.
   const Words evaluated{"data.eval=" + input_file("train.jsonl"),
@@ -403,7 +404,7 @@ const std::vector<Elsewhere>& elsewhere() {
       {"parallel.group_scope", "tools/distributed.cpp", "group_scope(config.parallel.group_scope)"},
       {"parallel.collective_timeout_s", "tools/distributed.cpp",
        "config.parallel.collective_timeout_s * 1000"},
-      {"sp.reproducible", "tests/oracle/reproducible.py", "sp.reproducible={VIRTUAL}"},
+      {"sp.virtual_ranks", "tests/oracle/reproducible.py", "sp.virtual_ranks={virtual}"},
       {"bridge.curve.allowed_workers", "rl/rollouts/trainer_options.cpp",
        "bridge::read_allowed_keys(curve.allowed_workers)"},
       {"bridge.curve.trainer_public", "rl/worker/worker_link.cpp",

@@ -8,6 +8,7 @@
 #include "rl/config/load.h"
 #include "rl/config/other_systems.h"
 #include "rl/config/recipe_schema.h"
+#include "rl/config/renamed.h"
 #include "rl/config/schema.h"
 #include "rl/config/suggest.h"
 #include "rl/rewards/edit_distance.h"
@@ -85,7 +86,7 @@ TEST_CASE("names of TRL, verl, axolotl, OpenRLHF and torchtitan lead to what the
       {"lora_r", "lora.rank"},
       {"lora_alpha", "lora.alpha"},
       {"peft_config.r", "lora.rank"},
-      {"report_to", "experiment trackers are not supported"},
+      {"report_to", "ringside-follow"},
       {"num_train_epochs", "train.epochs"},
       {"fsdp", "parallel.data_parallel_shard_size"},
       {"fsdp_config.param_offload", "model.offload_parameters"},
@@ -112,6 +113,87 @@ TEST_CASE("names of TRL, verl, axolotl, OpenRLHF and torchtitan lead to what the
   }
 }
 
+TEST_CASE("names of sequence parallelism and of verl's corrections lead to what they are here") {
+  const std::vector<std::pair<const char*, const char*>> names = {
+      {"sp.enable", "parallel.context_parallel_size"},
+      {"sp.impl", "sp.method"},
+      {"sp.size", "parallel.context_parallel_size"},
+      {"sp_size", "parallel.ulysses_parallel_size"},
+      {"sp_backend", "sp.method"},
+      {"sp_seq_length", "nothing is padded"},
+      {"sp_seq_length_is_variable", "nothing is padded"},
+      {"dp_shard_size", "parallel.data_parallel_shard_size"},
+      {"dp_replicate_size", "parallel.data_parallel_replicate_size"},
+      {"parallelism_config_dp_shard_size", "parallel.data_parallel_shard_size"},
+      {"parallelism_config_sp_backend", "sp.method"},
+      {"parallelism_config_sp_seq_length_is_variable", "nothing is padded"},
+      {"accelerator.ulysses_size", "parallel.ulysses_parallel_size"},
+      {"accelerator.enable_async", "sp.async_ulysses"},
+      {"ring_attn_func", "sp.ring_impl"},
+      {"pack_to_multiple", "nothing is padded"},
+      {"pad_to_multiple_of", "nothing is padded"},
+      {"mixed_precision", "model.dtype"},
+      {"disable_in_eval", "in evaluations too"},
+      {"tf32", "model.dtype: bfloat16"},
+      {"compute_environment", "--nproc, torchrun, Slurm"},
+      {"distributed_type", "--nproc, torchrun, Slurm"},
+      {"data.train_path", "data.train"},
+      {"zero_optimization.offload_optimizer.device", "optimizer.offload"},
+      {"zero_optimization.offload_param.device", "model.offload_parameters"},
+      {"model.model_path", "model.path"},
+      {"fsdp_config.reshard_after_forward", "parallel.zero_stage"},
+      {"policy_loss.loss_mode", "algorithm.loss"},
+      {"actor.loss_scale_factor", "algorithm.loss_divisor"},
+      {"algorithm.kl_penalty", "algorithm.kl_estimator"},
+      {"algorithm.kl_ctrl.type", "algorithm.kl_target"},
+      {"algorithm.kl_ctrl.horizon", "algorithm.kl_horizon"},
+      {"algorithm.kl_ctrl.target_kl", "algorithm.kl_target"},
+      {"policy_loss.tau_pos", "algorithm.sapo.tau_positive"},
+      {"policy_loss.tau_neg", "algorithm.sapo.tau_negative"},
+      {"rollout_correction.rollout_rs", "algorithm.correction.mode: mask"},
+      {"rollout_correction.rollout_rs_threshold", "low = 1 / its upper bound"},
+      {"rollout_correction.bypass_mode", "algorithm.old_logprobs: rollout"},
+      {"algorithm.gdpo_reward_weights", "rollout.reward"},
+      {"algorithm.filter_groups.metric", "algorithm.dynamic_sampling"},
+      {"actor_rollout_ref.actor.shuffle", "data.shuffle is the prompts' order"},
+  };
+  for (const auto& [theirs, expected] : names) {
+    INFO(theirs);
+    CHECK_THAT(suggestion(theirs), Contains(expected) && !Contains("did you mean"));
+  }
+}
+
+TEST_CASE("an earlier name of a key leads to its new name") {
+  CHECK(suggestion("algorithm.name") == "unknown key; it is now algorithm.task (rl or sft)");
+  CHECK(suggestion("sp.reproducible") == "unknown key; it is now sp.virtual_ranks");
+  const auto& keys = known_keys();
+  for (const RenamedKey& key : renamed_keys()) {
+    INFO(key.before);
+    CHECK(std::count(keys.begin(), keys.end(), key.before) == 0);
+    CHECK(std::count(keys.begin(), keys.end(), key.now.substr(0, key.now.find(' '))) == 1);
+  }
+}
+
+TEST_CASE("a value of another system or an earlier version leads to ours") {
+  const auto error = [](const std::string& word) { return load_config({}, {word}).errors.at(0); };
+  CHECK_THAT(error("algorithm.task=grpo"),
+             Contains("did you mean rl (and algorithm.preset: grpo)?"));
+  CHECK_THAT(error("algorithm.advantage.estimator=grpo"), Contains("did you mean group_mean?"));
+  CHECK_THAT(error("model.dtype=BF16"), Contains("did you mean bfloat16?"));
+  CHECK_THAT(error("algorithm.loss_aggregation=token-mean"), Contains("did you mean token_mean?"));
+  CHECK_THAT(error("optimizer.lr_schedule=cosin"), Contains("did you mean cosine?"));
+  CHECK_THAT(error("optimizer.lr_schedule=polynomial"), !Contains("did you mean"));
+  for (const RenamedValue& value : renamed_values()) {
+    INFO(value.key << "=" << value.theirs);
+    const std::string ours(value.ours.substr(0, value.ours.find(' ')));
+    CHECK_FALSE(load_config({}, {std::string(value.key) + "=" + std::string(value.theirs)}).ok());
+    const auto errors = load_config({}, {std::string(value.key) + "=" + ours}).errors;
+    for (const std::string& text : errors) {
+      CHECK_THAT(text, !Contains("expected one of"));
+    }
+  }
+}
+
 TEST_CASE("features that do not exist are said not to exist, with what there is instead") {
   for (const char* key : {"model.lora.bias", "peft_config.bias", "lora_init"}) {
     INFO(key);
@@ -133,22 +215,17 @@ TEST_CASE("features that do not exist are said not to exist, with what there is 
   CHECK(absent_feature("algorithm.exploration") == "");
 }
 
-TEST_CASE("comments of a document belong to the key before them, on its line or below") {
-  const auto comments = comments_of(
-      "# of the file\nseed: 1   # a number\na:\n  b: x    # first\n          # second\n  c:   # a "
-      "section\n    d: \"\"\n");
-  CHECK(comments == std::map<std::string, std::string>{
-                        {"seed", "a number"}, {"a.b", "first second"}, {"a.c", "a section"}});
-}
-
-TEST_CASE("every key has a comment, which is its description in the schema") {
+TEST_CASE("every key has a sentence, which is its description in the schema") {
   const std::string schema = recipe_schema();
-  const auto comments = comments_of(defaults_yaml());
-  for (const std::string& key : known_keys()) {
-    INFO(key);
-    CHECK(comments.count(key) == 1);
+  Config config;
+  for (const Field& field : fields_of(config)) {
+    INFO(field.key);
+    CHECK_FALSE(field.sentence.empty());
+    if (field.key == "model.init") {
+      CHECK_THAT(schema, Contains(field.sentence));
+    }
   }
-  CHECK_THAT(schema, Contains(comments.at("model.init")));
+  CHECK_THAT(schema, Contains(section_sentences().at("rollout.server_options")));
 }
 
 TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all ranks") {
@@ -184,7 +261,7 @@ TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all
   config.parallel.context_parallel_size = 8;
   CHECK(describe_batch(config).back() == "ranks: 3 replicas x 8 context parallel = 24 ranks");
 
-  config.algorithm.name = AlgorithmName::kSft;
+  config.algorithm.task = Task::kSft;
   CHECK(batch_arithmetic(config).samples_per_step == 32);
   CHECK(batch_arithmetic(config).optimizer_steps_per_step == 3);
   CHECK(describe_batch(config)[0] == "a step: 32 documents");

@@ -1,16 +1,20 @@
 // Guards configuration loading: precedence of defaults, presets, files and the command line, and
 // that every mistake is reported, with its place, in one go. A key that is silently dropped or read
 // with the wrong precedence trains the wrong thing for days.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "rl/config/load.h"
 #include "rl/config/presets.h"
 #include "rl/config/schema.h"
+#include "rl/config/unread_keys.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::rl {
@@ -48,17 +52,46 @@ std::vector<std::string> values_of(Config config) {
   return lines;
 }
 
-TEST_CASE("defaults.yaml and the structs' initialisers are equal, key by key") {
-  const LoadedConfig loaded = load_config({}, {});
+TEST_CASE("configs/defaults.yaml is what the table prints, and reads back to the defaults") {
+  const fs::path file = fs::path(RINGSIDE_SOURCE_DIR) / "configs/defaults.yaml";
+  std::ifstream in(file);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  // `ringside check --defaults > configs/defaults.yaml` writes it.
+  CHECK(text == defaults_yaml());
+  const LoadedConfig loaded = load_config({file}, {});
   CHECK(loaded.errors == std::vector<std::string>{});
   CHECK(values_of(loaded.config) == values_of(Config{}));
-  // Loading starts from the initialisers, so a key missing from the file would go unseen above.
+  CHECK(values_of(load_config({}, {}).config) == values_of(Config{}));
+  // A key that is missing from the file would go unseen above.
   for (const auto& key : known_keys()) {
     INFO(key);
-    REQUIRE(loaded.origins.count(key) == 1);
-    CHECK(loaded.origins.at(key) == "default");
+    CHECK_THAT(loaded.origins.at(key), Contains("defaults.yaml"));
+    CHECK(load_config({}, {}).origins.at(key) == "default");
   }
-  CHECK(loaded.origins.size() == known_keys().size());
+}
+
+TEST_CASE("a resumed run may change how and where it trains, and nothing of what it learns") {
+  Config config;
+  std::vector<std::string> free;
+  for (const Field& field : fields_of(config)) {
+    if (field.may_change_on_resume) {
+      free.push_back(field.key);
+    }
+  }
+  const auto may = [&](const char* key) { return std::count(free.begin(), free.end(), key) == 1; };
+  CHECK(free.size() == 84);
+  for (const char* key : {"train.steps", "train.threads", "parallel.zero_stage", "sp.placement",
+                          "bridge.curve.worker_secret", "weights.keep", "eval.sets", "data.eval",
+                          "rollout.server", "rollout.server_options.url", "model.recompute"}) {
+    INFO(key);
+    CHECK(may(key));
+  }
+  for (const char* key : {"seed", "model.path", "rollout.group_size", "rollout.reward",
+                          "algorithm.loss", "optimizer.learning_rate", "lora.rank", "data.train",
+                          "train.batch_size", "train.num_mini_batches"}) {
+    INFO(key);
+    CHECK_FALSE(may(key));
+  }
 }
 
 TEST_CASE("defaults < files from left to right < command line, merged deeply") {
@@ -90,7 +123,7 @@ TEST_CASE("a preset lies above the defaults and below anything written") {
   CHECK(swapped.config.algorithm.preset == "trl");
   CHECK(swapped.config.algorithm.kl_coef == 0.0);
   CHECK(swapped.config.algorithm.loss_aggregation == LossAggregation::kTokenMean);
-  CHECK(swapped.config.optimizer.lr_schedule == LrSchedule::kLinear);
+  CHECK(swapped.config.optimizer.lr_schedule == LrDecay::kLinear);
 }
 
 TEST_CASE("every preset writes known keys with valid values") {
@@ -179,21 +212,22 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
              Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
   CHECK_THAT(
       joined(load_config({}, {"rollout.group_size=1"}).errors),
-      Contains("command line: rollout.group_size: is 1, but algorithm.advantage.estimator grpo"));
-  CHECK(load_config({}, {"rollout.group_size=1", "algorithm.name=sft"}).ok());
+      Contains(
+          "command line: rollout.group_size: is 1, but algorithm.advantage.estimator group_mean"));
+  CHECK_FALSE(load_config({}, {"rollout.group_size=1", "algorithm.task=sft"}).ok());
   CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
   CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.name=sft", "algorithm.preset=trl"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.task=sft", "algorithm.preset=trl"}).ok());
   CHECK_FALSE(load_config({}, {"eval.every=5"}).ok());
   CHECK(load_config({}, {"eval.every=5", "data.eval=x.jsonl"}).ok());
   CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
 }
 
 TEST_CASE("keys of one policy loss are refused under another") {
-  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.dual_clip=3"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.delta=4"}).ok());
-  CHECK_FALSE(load_config({}, {"algorithm.dual_clip=0.5"}).ok());
-  CHECK(load_config({}, {"algorithm.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.ppo_clip.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.ppo_clip.delta=4"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.ppo_clip.dual_clip=0.5"}).ok());
+  CHECK(load_config({}, {"algorithm.ppo_clip.dual_clip=3"}).ok());
 }
 
 TEST_CASE("parts of an algorithm that do not go together are refused") {
@@ -250,7 +284,7 @@ TEST_CASE("router replay is refused where no routes could come from") {
                                      Contains("a step has one optimizer step"));
   CHECK_THAT(error({recompute, "algorithm.num_iterations=2", "algorithm.old_logprobs=rollout"}),
              Contains("has no pass of the old policy"));
-  CHECK_THAT(error({rollout, "algorithm.name=sft"}),
+  CHECK_THAT(error({rollout, "algorithm.task=sft"}),
              Contains("neither rollouts nor an old policy"));
   for (const char* server : {"llama_cpp", "python"}) {
     CHECK_THAT(error({rollout, std::string("rollout.server=") + server}),
@@ -299,13 +333,16 @@ TEST_CASE("every preset is a set of known keys with valid values, and each chang
 TEST_CASE("a preset's settings of its own loss do not refuse another loss") {
   const auto of_verl = load_config({}, {"algorithm.preset=verl", "algorithm.loss=sapo"});
   CHECK(joined(of_verl.errors) == "");
-  CHECK(load_config({}, {"algorithm.preset=verl", "algorithm.kl_in=reward"}).ok());
+  CHECK(
+      load_config({}, {"algorithm.preset=verl", "algorithm.kl_in=reward", "algorithm.kl_coef=0.1"})
+          .ok());
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
   };
-  CHECK_THAT(error({"algorithm.preset=verl", "algorithm.loss=sapo", "algorithm.dual_clip=4"}),
-             Contains("algorithm.dual_clip: is 4.0"));
-  CHECK_THAT(error({"algorithm.dppo_ratio_bound=3"}), Contains("expected 0, or loss dppo_tv"));
+  CHECK_THAT(
+      error({"algorithm.preset=verl", "algorithm.loss=sapo", "algorithm.ppo_clip.dual_clip=4"}),
+      Contains("algorithm.ppo_clip.dual_clip: is 4.0"));
+  CHECK_THAT(error({"algorithm.dppo.ratio_bound=3"}), Contains("expected 0.0, or loss dppo_tv"));
   CHECK_THAT(error({"algorithm.correction.token_high=2"}),
              Contains("expected 0, or mode seq_mask_tis"));
   CHECK_THAT(error({"algorithm.kl_average=samples"}), Contains("kl_in loss sums the KL"));
@@ -322,9 +359,9 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6"}),
              Contains("parallel.expert_parallel_size") && Contains("has 6 ranks") &&
                  Contains("expected a divisor"));
-  CHECK_THAT(error({"sp.reproducible=8", "parallel.ulysses_parallel_size=4"}),
+  CHECK_THAT(error({"sp.virtual_ranks=8", "parallel.ulysses_parallel_size=4"}),
              Contains("asks for 4"));
-  CHECK(load_config({}, {"sp.reproducible=8", "parallel.ringattn_parallel_size=8"}).ok());
+  CHECK(load_config({}, {"sp.virtual_ranks=8", "parallel.ringattn_parallel_size=8"}).ok());
   const std::string ring = "parallel.ringattn_parallel_size=2";
   CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
   CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
@@ -409,26 +446,28 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
   };
-  CHECK_THAT(error({"algorithm.name=sft", "eval.every=5"}),
+  CHECK_THAT(error({"algorithm.task=sft", "eval.every=5"}),
              Contains("eval.every: is 5, but data.sft_eval is empty"));
-  CHECK(load_config({}, {"algorithm.name=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
-  CHECK_THAT(error({"algorithm.name=sft", "data.eval=x.jsonl"}),
+  CHECK(load_config({}, {"algorithm.task=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
+  CHECK_THAT(error({"algorithm.task=sft", "data.eval=x.jsonl"}),
              Contains("data.eval: is") && Contains("data.sft_eval"));
-  CHECK_THAT(error({"algorithm.name=sft", "data.max_length=20000"}),
+  CHECK_THAT(error({"algorithm.task=sft", "data.max_length=20000"}),
              Contains("data.max_length: is 20000") && Contains("16384"));
   CHECK_THAT(error({"data.max_length=20"}),
-             Contains("data.max_length: is 20") && Contains("algorithm.name sft"));
+             Contains("data.max_length: is 20") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"train.epochs=2"}),
-             Contains("train.epochs: is 2") && Contains("algorithm.name sft"));
+             Contains("train.epochs: is 2") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"data.sft_eval=x.jsonl"}),
-             Contains("data.sft_eval: is") && Contains("algorithm.name sft"));
+             Contains("data.sft_eval: is") && Contains("algorithm.task sft"));
   CHECK_THAT(error({"checkpoint.keep_best=true"}),
              Contains("checkpoint.keep_best: is true") && Contains("eval.every is 0"));
   CHECK_THAT(error({"eval.samples=4"}),
              Contains("eval.samples: is 4, but eval.temperature 0 samples greedily"));
-  CHECK(load_config({}, {"eval.samples=4", "eval.temperature=0.7"}).ok());
-  CHECK_THAT(error({"algorithm.name=sft", "eval.samples=4", "eval.temperature=0.7"}),
-             Contains("eval.samples: is 4, but algorithm.name sft samples nothing"));
+  CHECK(load_config({},
+                    {"eval.samples=4", "eval.temperature=0.7", "eval.every=5", "data.eval=x.jsonl"})
+            .ok());
+  CHECK_THAT(error({"algorithm.task=sft", "eval.samples=4", "eval.temperature=0.7"}),
+             Contains("eval.samples: is 4, but algorithm.task sft samples nothing"));
   for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
                           "localhost:65536", "localhost:94x0", "localhost:999999"}) {
     CHECK_THAT(error({std::string("log.openmetrics=") + bad}),
@@ -436,6 +475,125 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
   }
   for (const char* good : {"", "127.0.0.1:9400", "[::1]:1", "localhost:65535"}) {
     CHECK(load_config({}, {std::string("log.openmetrics=") + good}).ok());
+  }
+}
+
+TEST_CASE("a key that nothing reads is refused, with what it says and what would read it") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string sft = "algorithm.task=sft";
+  const std::string eval = "data.eval=x.jsonl";
+  // The words of a command line, the key that is refused, and why.
+  const std::vector<std::tuple<std::vector<std::string>, const char*, const char*>> cases = {
+      {{"train.batch_size=64"}, "train.batch_size: is 64", "only algorithm.task sft reads it"},
+      {{"data.sft=x.jsonl"}, "data.sft: is ", "or algorithm.task sft"},
+      {{"algorithm.entropy_step=0.1"}, "entropy_step: is 0.1", "entropy_target is 0"},
+      {{"algorithm.sapo.tau_positive=2"}, "sapo.tau_positive: is 2.0", "or loss sapo"},
+      {{"algorithm.critic.learning_rate=0.1"}, "critic.learning_rate", "has no critic"},
+      {{"rollout.reward_options.http_url=http://x"}, "http_url", "or http in rollout.reward"},
+      {{"rollout.server_options.url=http://x"}, "server_options.url", "rollout.server is embedded"},
+      {{"algorithm.correction.high=3"}, "correction.high: is 3.0", "correction.mode is none"},
+      {{"optimizer.min_lr_ratio=0.1"}, "min_lr_ratio: is 0.1", "lr_schedule constant"},
+      {{"algorithm.dynamic_sampling=drop", "algorithm.dynamic_sampling_rounds=5"},
+       "dynamic_sampling_rounds: is 5",
+       "or dynamic_sampling refill"},
+      {{"algorithm.kl_in=reward"}, "kl_in: is reward", "algorithm.kl_coef is 0"},
+      {{"algorithm.clip_high=0.3", "algorithm.loss=reinforce"},
+       "clip_high: is 0.3",
+       "clip nothing"},
+      {{"rollout.reward=length", "rollout.reward_separator=="}, "reward_separator", "exact_match"},
+      {{"data.eval=x.jsonl"}, "data.eval: is ", "eval.every is not set"},
+      {{"eval.before_training=false"}, "before_training: is false", "eval.every is 0"},
+      {{"eval.timeout_s=5", eval, "eval.every=1"}, "eval.timeout_s: is 5.0", "or eval.by workers"},
+      {{"parallel.reduce_dtype=bfloat16"}, "reduce_dtype", "every rank holds the whole model"},
+      {{"parallel.reduce_dtype=bfloat16", "parallel.data_parallel_replicate_size=2"},
+       "reduce_dtype",
+       "every rank holds the whole model"},
+      {{"parallel.zero_stage=1", "parallel.ulysses_parallel_size=2",
+        "parallel.cp_fsdp_mode=ring_only"},
+       "zero_stage: is 1",
+       "every rank holds the whole model"},
+      {{sft, "algorithm.kl_coef=0.1"}, "algorithm.kl_coef: is 0.1", "algorithm.task sft"},
+      {{sft, "algorithm.advantage.estimator=gae"},
+       "advantage.estimator: is gae",
+       "or algorithm.task rl"},
+      {{sft, "data.train=x.jsonl"}, "data.train: is ", "learns from data.sft"},
+      {{"model.reference_path=x"}, "model.reference_path: is ", "kl_coef is 0"},
+      {{"weights.keep=3"}, "weights.keep: is 3", "weights.directory is empty"},
+  };
+  for (const auto& [words, key, why] : cases) {
+    CHECK_THAT(error(words), Contains(key) && Contains(why) && Contains("; expected "));
+  }
+  // What makes the key read.
+  CHECK(error({"parallel.reduce_dtype=bfloat16", "parallel.data_parallel_shard_size=2"}) == "");
+  CHECK(error({"parallel.zero_stage=1", "parallel.ringattn_parallel_size=2",
+               "parallel.cp_fsdp_mode=ring_only"}) == "");
+  CHECK(error({eval, "eval.every=0"}) == "");
+  CHECK(error({"rollout.server=vllm", "rollout.server_options.url=http://x"}) == "");
+  CHECK(error({"algorithm.kl_coef=0.1", "algorithm.kl_in=reward"}) == "");
+}
+
+TEST_CASE("values that nobody means are outside of their range") {
+  const auto fails = [](const std::string& word) { return !load_config({}, {word}).ok(); };
+  CHECK(fails("rollout.group_size=1000000"));
+  CHECK_FALSE(fails("rollout.group_size=65536"));
+  CHECK(fails("rollout.prompts_per_step=1000001"));
+  CHECK(fails("rollout.temperature=100"));
+  CHECK_FALSE(fails("rollout.temperature=10"));
+  CHECK(fails("optimizer.learning_rate=1000"));
+  CHECK_FALSE(fails("optimizer.learning_rate=1"));
+  CHECK_THAT(joined(load_config({}, {"rollout.reward=math_answer*0"}).errors),
+             Contains("rollout.reward: is math_answer*0") && Contains("every weight is 0"));
+  CHECK_FALSE(fails("rollout.reward=math_answer * 0, length"));
+}
+
+TEST_CASE("a key of a preset or below a later switch is not refused as unread") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  // verl's dual clip belongs to ppo_clip.
+  CHECK(error({"algorithm.preset=verl", "algorithm.loss=cispo"}) == "");
+  CHECK(error({"algorithm.preset=rloo", "algorithm.kl_coef=0"}) == "");
+  const std::string recipe =
+      "eval: {every: 5, temperature: 0.7}\ndata: {eval: x.jsonl}\n"
+      "lora: {rank: 4, alpha: 8}\n";
+  CHECK(joined(load_text(recipe, {"eval.every=0", "lora.rank=0"}).errors) == "");
+  CHECK_THAT(joined(load_text(recipe, {"lora.rank=0", "lora.alpha=9"}).errors),
+             Contains("lora.alpha: is 9.0, but lora.rank is 0"));
+  CHECK_THAT(joined(load_text("lora: {alpha: 8}\n").errors), Contains("lora.alpha: is 8.0"));
+  // One recipe for the warm start and for what follows.
+  const std::string both = "data: {train: x.jsonl, sft: y.jsonl}\nrollout: {group_size: 4}\n";
+  CHECK_THAT(joined(load_text(both).errors), Contains("data.sft"));
+  CHECK(joined(load_text(both, {"algorithm.task=sft"}).errors) == "");
+  // Commands that sample from a model read other keys.
+  CHECK(load_config({}, {"eval.temperature=0.7"}, ConfigUse::kSampleModel).ok());
+  CHECK_FALSE(load_config({}, {"eval.temperature=0.7"}).ok());
+}
+
+TEST_CASE("keys that are not read are reset to their defaults") {
+  Config config;
+  config.algorithm.task = Task::kSft;
+  config.rollout.group_size = 3;
+  config.rollout.reward = "math_answer";
+  config.rollout.server = RolloutServer::kVllm;
+  config.train.batch_size = 5;
+  reset_unread_keys(config);
+  CHECK(config.rollout.group_size == RolloutConfig{}.group_size);
+  CHECK(config.rollout.reward == RolloutConfig{}.reward);
+  CHECK(config.rollout.server == RolloutServer::kEmbedded);
+  CHECK(config.train.batch_size == 5);
+  CHECK(config.algorithm.task == Task::kSft);
+}
+
+TEST_CASE("every rule about unread keys names keys that exist") {
+  const auto& keys = known_keys();
+  for (const UnreadRule& rule : unread_rules()) {
+    INFO(rule.key);
+    CHECK(std::any_of(keys.begin(), keys.end(),
+                      [&](const std::string& key) { return key.starts_with(rule.key); }));
+    CHECK(std::count(keys.begin(), keys.end(), rule.switch_key) == 1);
+    CHECK(rule.reason.find("; or ") != std::string_view::npos);
   }
 }
 

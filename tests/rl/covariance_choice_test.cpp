@@ -27,8 +27,8 @@ StepColumns table_of_40() {
 AlgorithmConfig config_of(PolicyLossName loss, double ratio) {
   AlgorithmConfig config;
   config.loss = loss;
-  config.clip_cov_ratio = config.kl_cov_ratio = ratio;
-  config.clip_cov_lb = 0.5;
+  config.clip_cov.ratio = config.kl_cov.ratio = ratio;
+  config.clip_cov.lb = 0.5;
   return config;
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("clip_cov draws its share from the tokens between the bounds, by the s
 
 TEST_CASE("clip_cov chooses none where no covariance is between the bounds") {
   auto config = config_of(PolicyLossName::kClipCov, 1.0);
-  config.clip_cov_lb = 1.0;  // not included
+  config.clip_cov.lb = 1.0;  // not included
   CHECK(count(choose_by_covariance(table_of_40(), {7, 40, 3}, config)) == 0);
   CHECK(choose_by_covariance(table_of_40(), {7, 0, 3}, config).empty());
 }

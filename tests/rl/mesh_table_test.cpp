@@ -1,10 +1,18 @@
 // Guards the table of ranks that `check` prints: it must be the mesh that the program uses.
 #include "rl/setup/mesh_table.h"
 
+#include "rl/setup/model_device.h"
 #include "tests/support/catch.h"
 
 namespace ringside::rl {
 namespace {
+
+TEST_CASE("several virtual ranks of a process are refused on one GPU") {
+  CHECK(rl::virtual_ranks_problem(c10::Device(c10::kCPU), 4).empty());
+  CHECK(rl::virtual_ranks_problem(c10::Device(c10::kCUDA, 0), 1).empty());
+  CHECK_THAT(rl::virtual_ranks_problem(c10::Device(c10::kCUDA, 0), 4),
+             Catch::Contains("4 virtual ranks") && Catch::Contains("NCCL"));
+}
 
 TEST_CASE("the table shows each rank under its coordinates") {
   const auto table = mesh_table({.dp_replicate = 2, .ring = 2, .ulysses = 2, .dp_shard = 2});

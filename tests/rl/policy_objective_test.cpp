@@ -237,12 +237,12 @@ TEST_CASE("clipping reproduces the golden numbers: dual clip 3, two-sided 4") {
         .item<double>();
   };
   rl::AlgorithmConfig config;
-  config.dual_clip = 3.0;
+  config.ppo_clip.dual_clip = 3.0;
   CHECK(loss_at(-1, 5, config) == Approx(3.0));
   CHECK(loss_at(-1, 1.5, config) == Approx(1.5));
   CHECK(loss_at(1, 1.5, config) == Approx(-1.2));
-  config.dual_clip = 0.0;
-  config.delta = 4.0;
+  config.ppo_clip.dual_clip = 0.0;
+  config.ppo_clip.delta = 4.0;
   CHECK(loss_at(-1, 5, config) == Approx(4.0));
   CHECK(loss_at(-1, 1.5, config) == Approx(1.5));
 }

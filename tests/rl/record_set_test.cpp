@@ -208,9 +208,10 @@ TEST_CASE("a list of data files is read from YAML and from the command line, and
 
 TEST_CASE("held-out sets by name are read from YAML and from the command line, and written back") {
   Folder folder;
-  const auto recipe = folder.file("recipe.yaml",
-                                  "data: {eval: e.jsonl}\neval:\n  sets:\n    hard: h.jsonl\n"
-                                  "    mixed: [{path: a.jsonl, weight: 2}, b.jsonl]\n");
+  const auto recipe =
+      folder.file("recipe.yaml",
+                  "data: {eval: e.jsonl}\neval:\n  every: 5\n  sets:\n    hard: h.jsonl\n"
+                  "    mixed: [{path: a.jsonl, weight: 2}, b.jsonl]\n");
   const LoadedConfig loaded = load_config({recipe}, {});
   REQUIRE(loaded.errors.empty());
   const auto sets = eval_sets(loaded.config);

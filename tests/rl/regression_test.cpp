@@ -131,8 +131,6 @@ Case make_case(const json& golden, const Layout& layout, const std::string& dtyp
   std::vector<std::string> words{
       "algorithm.preset=" + golden["preset"].get<std::string>(),
       "model.path=" + (kGoldens / "policy").string(),
-      "model.reference_path=" + (kGoldens / "reference").string(),
-      "algorithm.critic.model_path=" + (kGoldens / "critic").string(),
       "model.dtype=" + dtype,
       "parallel.data_parallel_replicate_size=" + std::to_string(layout.shape.dp_replicate),
       "parallel.ringattn_parallel_size=" + std::to_string(layout.shape.ring),
@@ -142,6 +140,9 @@ Case make_case(const json& golden, const Layout& layout, const std::string& dtyp
   }
   words.insert(words.end(), layout.words.begin(), layout.words.end());
   Case one{golden["name"], rl::load_config_or_throw({}, words), {}};
+  // As words they would be refused where nothing reads them.
+  one.config.model.reference_path = (kGoldens / "reference").string();
+  one.config.algorithm.critic.model_path = (kGoldens / "critic").string();
   one.rollouts = scored_rollouts(golden["rollouts"], one.config.rollout.reward);
   return one;
 }

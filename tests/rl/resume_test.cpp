@@ -30,8 +30,6 @@ const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
 
 rl::Config make_config(const std::vector<std::string>& words) {
   std::vector<std::string> all{"model.path=" + (kGoldens / "policy").string(),
-                               "model.reference_path=" + (kGoldens / "reference").string(),
-                               "algorithm.critic.model_path=" + (kGoldens / "critic").string(),
                                "model.dtype=float64",
                                "rollout.group_size=4",
                                "rollout.prompts_per_step=2",
@@ -42,7 +40,12 @@ rl::Config make_config(const std::vector<std::string>& words) {
                                "checkpoint.every=2",
                                "log.progress=lines"};
   all.insert(all.end(), words.begin(), words.end());
-  return rl::load_config_or_throw({}, all);
+  rl::Config config = rl::load_config_or_throw({}, all);
+  if (config.model.init == rl::ModelInit::kPretrained) {
+    config.model.reference_path = (kGoldens / "reference").string();
+    config.algorithm.critic.model_path = (kGoldens / "critic").string();
+  }
+  return config;
 }
 
 // Trains until `steps` are done, going on from what `dir` holds.
@@ -197,7 +200,7 @@ rl::Config with_model(const test::TemporaryDirectory& model, const nlohmann::jso
   shape_json.update(changes);
   std::ofstream(model.path() / "config.json") << shape_json;
   std::vector<std::string> words{"model.path=" + model.path().string(), "model.init=random",
-                                 "model.reference_path=", "train.steps=4",
+                                 "train.steps=4",
                                  // One micro-batch at every layout: the auxiliary loss is over one.
                                  "train.tokens_per_micro_batch=4096"};
   words.insert(words.end(), more.begin(), more.end());

@@ -156,7 +156,7 @@ TEST_CASE("a rank that does not fit its device is refused, whatever the host has
 
 TEST_CASE("fine-tuning counts neither a reference nor a critic nor workers") {
   rl::Config config = two_ranks();
-  config.algorithm.name = rl::AlgorithmName::kSft;
+  config.algorithm.task = rl::Task::kSft;
   config.data.max_length = 512;
   const rl::RunMemory plain = rl::run_memory(config, half_billion(), {});
   config.algorithm.kl_coef = 0.1;

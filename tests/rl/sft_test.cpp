@@ -40,7 +40,7 @@ class Files {
   rl::Config config(const std::vector<std::string>& words) const {
     std::vector<std::string> all{"model.path=" + path("model").string(),
                                  "model.dtype=float64",
-                                 "algorithm.name=sft",
+                                 "algorithm.task=sft",
                                  "data.sft=" + path("train.jsonl").string(),
                                  "train.batch_size=4",
                                  "train.tokens_per_micro_batch=32",

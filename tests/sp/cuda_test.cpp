@@ -1,6 +1,6 @@
 // Guards: CUDA row kernels and flash calls that depart from their CPU twins, ring_steps and several
-// ranks on CUDA that are less exact than the rounding of the kernel explains, NCCL collectives that
-// do not run. Linked wherever there is nvcc, run where there is a GPU (ctest label gpu); elsewhere
+// ranks on CUDA that are less exact than the rounding of the kernel explains. NCCL's collectives are
+// in tests/rl/training_cuda_test.cpp. Linked wherever there is nvcc, run where there is a GPU (ctest label gpu); elsewhere
 // it says that it ran nothing.
 #include <ATen/cuda/CUDAContext.h>
 

@@ -135,6 +135,42 @@ class DoctorTest(unittest.TestCase):
         self.assertIn("sp.async_ulysses: true is likely faster", self.check(4096, *words))
         self.assertNotIn("is likely faster", self.check(4096, *words, "sp.async_ulysses=true"))
 
+    def test_models_that_exchange_synchronously_get_no_advice_on_the_asynchronous_form(self):
+        words = ("parallel.ulysses_parallel_size=8", "sp.device_speeds=L40S")
+        self.assertNotIn("sp.async_ulysses", self.check(4096, *words, "lora.rank=8"))
+        latent = self.folder / "latent"
+        latent.mkdir()
+        shape = {key: value for key, value in (quickstart_task.model_config() | QWEN3_8B).items()
+                 if "window" not in key and key != "layer_types"}
+        (latent / "config.json").write_text(json.dumps(
+            shape | {"model_type": "deepseek_v3", "num_key_value_heads": 32, "q_lora_rank": 1536, "kv_lora_rank": 512,
+                     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 8,
+                     "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 2048, "n_group": 1,
+                     "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}))
+        (latent / "tokenizer.json").write_text(json.dumps(quickstart_task.tokenizer_json()))
+        self.assertNotIn("sp.async_ulysses", self.check(4096, *words, f"model.path={latent}"))
+
+    def fine_tuning(self, tokens: int, *words) -> str:
+        """The output of a check of supervised fine-tuning whose micro-batch has so many tokens."""
+        (self.folder / "sft.jsonl").write_text('{"prompt": "3>", "completion": "3"}\n')
+        done = run("check", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
+                   "algorithm.task=sft", f"data.sft={self.folder / 'sft.jsonl'}",
+                   f"train.tokens_per_micro_batch={tokens}", *words)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout[done.stdout.index("\na step:"):]
+
+    def test_fine_tuning_is_planned_with_the_lengths_of_its_documents(self):
+        def methods(text):
+            return [line for line in text.splitlines() if line.startswith("context parallel")]
+
+        words = ("parallel.context_parallel_size=16", "sp.device_speeds=RTX 4090")
+        whole = methods(self.fine_tuning(131072, *words))
+        self.assertEqual(whole, methods(self.check(131072, *words)), "documents as long as the micro-batch")
+        self.assertEqual(methods(self.fine_tuning(131072, *words, "data.max_length=131072")), whole)
+        short = methods(self.fine_tuning(131072, *words, "data.max_length=1024"))
+        self.assertNotEqual(short, whole)
+        self.assertIn("ulysses 8 x ring 2", whole[0])
+
     def test_many_ranks_are_checked_in_seconds(self):
         for ranks in (8, 64, 256, 1024):
             start = time.monotonic()

@@ -96,7 +96,7 @@ class DryRun(unittest.TestCase):
             self.assertIn(part, text)
 
     def test_supervised_fine_tuning_and_chat_messages(self):
-        text = self.passed("model: {path: Qwen3-0.6B}\nalgorithm: {name: sft}\n"
+        text = self.passed("model: {path: Qwen3-0.6B}\nalgorithm: {task: sft}\n"
                            "data: {sft: absent.jsonl, chat_template: chatml}\ntrain: {epochs: 3}\n", command="train")
         self.assertIn("train.epochs: 3 -> 0", text)
 

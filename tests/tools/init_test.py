@@ -131,7 +131,7 @@ class Init(unittest.TestCase):
             with self.subTest(lines=lines):
                 self.recipe.unlink(missing_ok=True)
                 recipe, _ = self.written("--yes", "--model", self.model, "--data", self.data(lines))
-                self.assertIn("name: sft", recipe)
+                self.assertIn("task: sft", recipe)
                 self.assertIn("sft: ", recipe)
 
     def test_what_cannot_be_used_is_refused_with_its_option(self):

@@ -52,7 +52,7 @@ class Preflight(unittest.TestCase):
         self.recipe.write_text("model: {path: model}\ndata: {train: train.jsonl}\n"
                                "rollout: {prompts_per_step: 2, group_size: 2, max_prompt_tokens: 16,\n"
                                "          max_completion_tokens: 4}\ntrain: {steps: 1, threads: 1}\n")
-        self.sft = ("algorithm.name=sft", f"data.sft={self.folder}/sft.jsonl", "train.batch_size=2")
+        self.sft = ("algorithm.task=sft", f"data.sft={self.folder}/sft.jsonl", "train.batch_size=2")
 
     def write(self, path: pathlib.Path, value) -> pathlib.Path:
         path.write_text(value if isinstance(value, str) else json.dumps(value))
@@ -238,6 +238,26 @@ class Preflight(unittest.TestCase):
         self.refused(*random, "lora.rank=2", "lora.target_modules=k_proj", expect=("lora.target_modules", "q_a_proj"))
         self.refused(*random, "sp.async_ulysses=true", "parallel.ulysses_parallel_size=2",
                      expect=("sp.async_ulysses", "latent attention", "deepseek_v3"))
+        quantised = ("lora.rank=2", "lora.base=nf4", "lora.target_modules=q_a_proj")
+        self.refused(*random, *quantised, expect=("lora.base: is nf4, but experts cannot be quantised", "expected model"))
+        self.write(self.model / "config.json", {**latent, "first_k_dense_replace": 1})
+        self.refused(*random, *quantised, expect=("lora.base: is nf4, but", "deepseek_v3"))
+        self.write(self.model / "config.json", self.config)
+        self.accepted("lora.rank=2", "lora.base=nf4")
+
+    def test_values_that_are_seldom_meant_are_noted(self):
+        text = self.accepted("rollout.num_workers=1000", "optimizer.warmup_steps=50",
+                             "optimizer.learning_rate=0", "rollout.prompts_per_step=300",
+                             f"data.eval={self.folder}/train.jsonl", "eval.every=1")
+        for note in ("rollout.num_workers x rollout.worker_threads is 1000 x 1",
+                     "optimizer.warmup_steps is 50 of 1 optimizer steps", "optimizer.learning_rate is 0: the weights do not change",
+                     "data.train has 4 prompts, fewer than rollout.prompts_per_step 300",
+                     "data.eval names the files of data.train"):
+            self.assertIn("warning: " + note, text)
+        self.lines("train.jsonl", [PROMPTS[0]] * 3)
+        self.assertIn("warning: data.train has 3 prompts of one text", self.accepted())
+        self.lines("train.jsonl", PROMPTS)
+        self.assertNotIn("warning", self.accepted())
 
     def test_ulysses_ranks_that_a_hybrid_model_has_no_heads_for(self):
         shared = {key: value for key, value in self.config.items() if "window" not in key}
@@ -252,6 +272,8 @@ class Preflight(unittest.TestCase):
                      expect=("parallel.ulysses_parallel_size", "2 key heads in its delta nets", "linear_num_key_heads"))
         self.refused(*random, "parallel.context_parallel_size=4", "sp.method=ulysses", expect=("2 key heads",))
         text = self.accepted(*random, "parallel.context_parallel_size=4")
+        self.refused(*random, "parallel.ulysses_parallel_size=2", "sp.async_ulysses=true",
+                     expect=("sp.async_ulysses: is true, but models with gated delta nets", "qwen3_5_text", "expected false"))
         self.assertIn("ulysses 2 x ring 2", text)
         self.assertNotIn("ulysses 4", text)
 
@@ -334,12 +356,12 @@ class Preflight(unittest.TestCase):
     def test_rewards_of_weight_0_and_a_separator_that_none_reads_are_refused(self):
         self.refused("rollout.reward=math_answer*0", expect=("rollout.reward", "every weight is 0"))
         self.accepted("rollout.reward=exact_match, length*0")
-        self.refused("rollout.reward=length", "rollout.reward_separator===", expect=("rollout.reward_separator", "read it"))
+        self.refused("rollout.reward=length", "rollout.reward_separator===", expect=("rollout.reward_separator", "no reward of rollout.reward looks for a separator"))
 
     def test_keys_of_messages_need_a_template(self):
         for word in ("data.text_prompts=user", "data.system_prompt=x"):
             self.refused(word, expect=("but data.chat_template is none",))
-        self.refused(*self.sft, "data.prompt_suffix=x", expect=("data.prompt_suffix", "learns documents as they are"))
+        self.refused(*self.sft, "data.prompt_suffix=x", expect=("data.prompt_suffix", "learns from data.sft"))
 
     def test_python_rewards_are_tried_and_used(self):
         rewards = self.write(self.folder / "rewards.py", "def near(completions, answers):\n"
@@ -394,7 +416,7 @@ class Preflight(unittest.TestCase):
         self.refused(f"eval.sets={{hard: {self.folder}/eval.jsonl}}", "eval.every=1",
                      expect=("eval.sets.hard", "eval.jsonl:1", "answer"))
         self.accepted(*self.sft)
-        self.refused("algorithm.name=sft", expect=("data.sft is not set",))
+        self.refused("algorithm.task=sft", expect=("data.sft is not set",))
         self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])
         self.refused(*self.sft, expect=("data.sft", "sft.jsonl:1", '"completion"', "sft.jsonl:3"))
 
@@ -496,8 +518,8 @@ class Preflight(unittest.TestCase):
 
     def test_the_error_that_ends_a_run_is_in_its_warnings(self):
         run_dir = self.folder / "run"
-        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1e30",
-                                   "train.steps=20", "--run-dir", run_dir)
+        code, text = self.ringside("train", self.recipe, *self.sft, "optimizer.learning_rate=1",
+                                   "optimizer.weight_decay=1e30", "train.steps=20", "--run-dir", run_dir)
         self.assertEqual(code, 1, text)
         self.assertIn("Training has diverged", text)
         self.assertRegex((run_dir / "warnings.log").read_text(), "error.*Training has diverged")

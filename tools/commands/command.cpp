@@ -126,7 +126,7 @@ void apply_epochs(rl::LoadedConfig& loaded) {
 }  // namespace
 
 rl::LoadedConfig load(const ConfigInputs& inputs) {
-  rl::LoadedConfig loaded = rl::load_config(inputs.recipes, inputs.overrides);
+  rl::LoadedConfig loaded = rl::load_config(inputs.recipes, inputs.overrides, inputs.use);
   loaded.errors.insert(loaded.errors.begin(), inputs.mistakes.begin(), inputs.mistakes.end());
   if (loaded.ok()) {
     rl::log::set_level(log_level(loaded.config.log.level));

@@ -42,6 +42,7 @@ struct ConfigInputs {
   std::vector<std::filesystem::path> recipes;
   std::vector<std::string> overrides;
   std::vector<std::string> mistakes;  // one sentence per argument that is neither
+  rl::ConfigUse use = rl::ConfigUse::kRun;
 };
 
 // Sorts positional arguments into recipes and overrides. key=value is an override, unless a file of

@@ -93,7 +93,7 @@ std::vector<Finding> recipe_findings(const rl::Config& config) {
     findings.push_back({Health::kBad, "model.device: " + problem,
                         "use a machine that has it, or model.device: auto"});
   }
-  if (config.algorithm.name == rl::AlgorithmName::kSft) {
+  if (config.algorithm.task == rl::Task::kSft) {
     return findings;
   }
   add(bind_finding, "bridge.rollout_address", config.bridge.rollout_address);

@@ -113,7 +113,7 @@ int dry_run(const rl::LoadedConfig& loaded, bool recorded_rollouts, int nproc) {
   request.recorded_rollouts = recorded_rollouts;
   request.max_ranks = max_ranks();
   request.shapes = installed_files() / "configs" / "models";
-  if (request.config.sp.reproducible == 0) {
+  if (request.config.sp.virtual_ranks == 0) {
     rl::fix_replicas(request.config.parallel, nproc);
     nproc = 0;
   }

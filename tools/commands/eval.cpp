@@ -108,6 +108,7 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
 
 int evaluate(const EvalOptions& options) {
   ConfigInputs inputs = split_inputs(options.words);
+  inputs.use = rl::ConfigUse::kSampleModel;
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);

@@ -170,6 +170,7 @@ bool check_options(const GenerateOptions& options, const rl::Config& config) {
 
 int generate(const GenerateOptions& options) {
   ConfigInputs inputs = split_inputs(options.words);
+  inputs.use = rl::ConfigUse::kSampleModel;
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);

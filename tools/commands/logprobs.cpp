@@ -151,7 +151,8 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
       return kExitUsage;
     }
   }
-  auto loaded = load_or_print_errors({{}, overrides, {}});
+  auto loaded = load_or_print_errors(
+      {.recipes = {}, .overrides = overrides, .mistakes = {}, .use = rl::ConfigUse::kSampleModel});
   if (!loaded || !check_model_directory(options.model)) return kExitUsage;
   if (!check_writable("--output", options.output)) return kExitUsage;
   if (!rank_environment()) {
@@ -178,7 +179,7 @@ void add_logprobs_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "processes to start (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_option("overrides", options->overrides, "key.sub=value");
   command->callback([options, &context] { context.exit_code = logprobs(*options, context); });

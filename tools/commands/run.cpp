@@ -22,7 +22,7 @@ struct RunOptions {
 };
 
 std::vector<std::string> trainer_options(const RunOptions& options, const rl::Config& config) {
-  const bool samples = config.algorithm.name != rl::AlgorithmName::kSft;
+  const bool samples = config.algorithm.task != rl::Task::kSft;
   const int64_t workers = samples ? config.rollout.num_workers * config.rollout.worker_threads : 0;
   std::vector<std::string> words{"--checked", "--spare-cores", std::to_string(workers)};
   if (options.steps > 0) {
@@ -93,7 +93,7 @@ void add_run_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "trainer processes (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "rl/report/log.h"
+#include "rl/setup/model_device.h"
 #include "rl/setup/sharding.h"
 #include "rl/trainer/checkpoint.h"
 
@@ -34,7 +35,7 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
   LaunchOptions options;
   options.num_trainers = run.num_trainers;
   options.trainer_args = arguments("train", run, run.trainer_options);
-  const bool samples = run.with_workers && config.algorithm.name != rl::AlgorithmName::kSft;
+  const bool samples = run.with_workers && config.algorithm.task != rl::Task::kSft;
   for (int64_t worker = 0; samples && worker < config.rollout.num_workers; ++worker) {
     options.worker_args.push_back(
         arguments("rollout", run, {"--worker-id", "worker" + std::to_string(worker)}));
@@ -54,16 +55,23 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
 
 int trainer_processes(const rl::Config& config, int nproc) {
   rl::ParallelConfig parallel = config.parallel;
-  rl::fix_replicas(parallel, config.sp.reproducible > 0 ? 0 : nproc);
+  rl::fix_replicas(parallel, config.sp.virtual_ranks > 0 ? 0 : nproc);
   const auto ranks = static_cast<int>(parallel.world_size());
   const int processes = nproc == 0 ? ranks : nproc;
   const bool virtual_ranks =
-      config.sp.reproducible > 0 && processes < ranks && ranks % processes == 0;
+      config.sp.virtual_ranks > 0 && processes < ranks && ranks % processes == 0;
   if (processes != ranks && !virtual_ranks) {
     throw std::invalid_argument(
         std::to_string(processes) + " processes do not fit the mesh: parallel.* asks for " +
         std::to_string(ranks) + " ranks" +
-        (config.sp.reproducible > 0 ? ", of which each process must carry equally many" : ""));
+        (config.sp.virtual_ranks > 0 ? ", of which each process must carry equally many" : ""));
+  }
+  const std::string problem =
+      virtual_ranks
+          ? rl::virtual_ranks_problem(rl::model_device(config, /*local_rank=*/0), ranks / processes)
+          : "";
+  if (!problem.empty()) {
+    throw std::invalid_argument(problem);
   }
   return processes;
 }

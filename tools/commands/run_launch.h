@@ -24,7 +24,7 @@ struct RunProcesses {
 LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run);
 
 // Number of processes that a run starts: one per rank of the mesh, or the value of --nproc (0 = not
-// given). Fewer processes than ranks require sp.reproducible and must divide the number of ranks.
+// given). Fewer processes than ranks require sp.virtual_ranks and must divide the number of ranks.
 // Throws: std::invalid_argument otherwise.
 int trainer_processes(const rl::Config& config, int nproc);
 

@@ -1,6 +1,6 @@
 // Command `ringside train RECIPE... --run-dir DIR [--rollouts FILE.jsonl | --prime-rl
 // tcp://HOST:PORT] [--steps N] [--nproc N] [key=value ...]`: trains on recorded rollouts, on live
-// ones from workers that connect, on those of prime-rl's orchestrator, or (algorithm.name=sft) on
+// ones from workers that connect, on those of prime-rl's orchestrator, or (algorithm.task=sft) on
 // supervised examples. The same command on the same run directory resumes the run.
 #include <ATen/ATen.h>
 #include <string.h>
@@ -76,10 +76,9 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded,
     return true;
   }
   const bool recorded = !options.rollouts.empty();
-  if (loaded.config.algorithm.name == rl::AlgorithmName::kSft &&
-      (recorded || !options.prime_rl.empty())) {
+  if (loaded.config.algorithm.task == rl::Task::kSft && (recorded || !options.prime_rl.empty())) {
     std::cerr << (recorded ? "--rollouts" : "--prime-rl")
-              << ": algorithm.name sft trains on data.sft and takes no rollouts\n";
+              << ": algorithm.task sft trains on data.sft and takes no rollouts\n";
     return false;
   }
   if (options.checked) {
@@ -150,13 +149,13 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
   run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
   run->on_main_rank([&] {
     begin(options, start, config);
-    if (config.algorithm.name != rl::AlgorithmName::kSft) {
+    if (config.algorithm.task != rl::Task::kSft) {
       source = make_source(options, config, *run);
     }
   });
   finish_on_stop_signals();
   try {
-    if (config.algorithm.name == rl::AlgorithmName::kSft) {
+    if (config.algorithm.task == rl::Task::kSft) {
       rl::train_sft(*run);
     } else {
       rl::train_rl(*run, source.get());
@@ -178,7 +177,7 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
 int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   const bool given = loaded.config.algorithm.advantage.estimator == rl::AdvantageEstimator::kGiven;
   const bool recorded = given || !options.rollouts.empty() || !options.prime_rl.empty();
-  const bool fine_tuning = loaded.config.algorithm.name == rl::AlgorithmName::kSft;
+  const bool fine_tuning = loaded.config.algorithm.task == rl::Task::kSft;
   return dry_run(loaded, recorded && !fine_tuning, options.nproc);
 }
 
@@ -270,7 +269,7 @@ void add_train_command(CommandContext& context) {
   command
       ->add_option("--nproc", options->nproc,
                    "processes to start (default: one for each rank of parallel.*; fewer only with "
-                   "sp.reproducible)")
+                   "sp.virtual_ranks)")
       ->check(at_least_one());
   command->add_flag("--accept-changes", options->accept_changes,
                     "resume although keys of the run directory's configuration have changed; "

@@ -160,7 +160,7 @@ PreparedDryRun prepare_dry_run(const DryRunRequest& request) {
   use_small_model(config, request.dir / "model");
   use_small_files(config, request.dir);
   use_small_data(config, request.dir);
-  if (config.algorithm.name != rl::AlgorithmName::kSft) {
+  if (config.algorithm.task != rl::Task::kSft) {
     for (std::string& line : left_out_rewards(config)) {
       prepared.lines.push_back(std::move(line));
     }

@@ -214,7 +214,7 @@ void use_small_sets(rl::Config& config, const MakeLines& make_lines, const fs::p
 
 void use_small_data(rl::Config& config, const fs::path& dir) {
   rl::DataConfig& data = config.data;
-  if (config.algorithm.name == rl::AlgorithmName::kSft) {
+  if (config.algorithm.task == rl::Task::kSft) {
     use_small_file(data.sft, config, made_up_documents, dir / "sft.jsonl");
     if (!data.sft_eval.empty()) {
       use_small_file(data.sft_eval, config, made_up_documents, dir / "sft_eval.jsonl");

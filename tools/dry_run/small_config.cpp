@@ -5,6 +5,7 @@
 
 #include "rl/config/enums.h"
 #include "rl/config/schema.h"
+#include "rl/config/unread_keys.h"
 
 namespace ringside::tools {
 namespace {
@@ -67,7 +68,7 @@ void shrink_train(rl::Config& config) {
   config.train.threads = 1;
   at_most(config.train.tokens_per_micro_batch, kMicroBatchTokens);
   at_most(config.train.batch_size, kDocuments);
-  const bool sft = config.algorithm.name == rl::AlgorithmName::kSft;
+  const bool sft = config.algorithm.task == rl::Task::kSft;
   at_most(
       config.train.num_mini_batches,
       sft ? config.train.batch_size : config.rollout.prompts_per_step * config.rollout.group_size);
@@ -93,8 +94,8 @@ rl::Config small_config(const rl::Config& config, int64_t max_ranks) {
   small.parallel.collective_timeout_s =
       std::min(small.parallel.collective_timeout_s, kCollectiveTimeoutS);
   at_most(small.sp.heads_k_stride, 1);
-  if (small.sp.reproducible > 0) {
-    small.sp.reproducible = small.parallel.sequence_parallel_size();
+  if (small.sp.virtual_ranks > 0) {
+    small.sp.virtual_ranks = small.parallel.sequence_parallel_size();
   }
   small.model.device = rl::DeviceKind::kCpu;
   small.model.init = rl::ModelInit::kRandom;
@@ -105,6 +106,7 @@ rl::Config small_config(const rl::Config& config, int64_t max_ranks) {
   shrink_algorithm(small);
   shrink_train(small);
   shrink_outputs(small);
+  rl::reset_unread_keys(small);
   return small;
 }
 

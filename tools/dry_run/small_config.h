@@ -15,7 +15,7 @@ inline constexpr int64_t kDryRunSteps = 2;
 // and an evaluation and a checkpoint at every step. Kept are the algorithm, the adapters (of rank 4
 // at most), the dtype, what is sharded, offloaded and recomputed, and the axes of the mesh. If the
 // mesh has more than `max_ranks` ranks, axes of more than 2 ranks get 2, the largest first;
-// expert_parallel_size and sp.reproducible follow. rollout.stop and lora.path become empty, and
+// expert_parallel_size and sp.virtual_ranks follow. rollout.stop and lora.path become empty, and
 // bridge.* the defaults. The other paths and the rewards stay; prepare_dry_run() replaces them.
 rl::Config small_config(const rl::Config& config, int64_t max_ranks);
 

@@ -148,7 +148,7 @@ void write_data(std::ostream& out, const RecipeAnswers& answers, const DataSampl
 
 void write_task(std::ostream& out, const RecipeAnswers& answers, const Lengths& lengths) {
   if (answers.task == "sft") {
-    out << "algorithm:\n  name: sft\ntrain:\n  epochs: 1\n  batch_size: 32\n"
+    out << "algorithm:\n  task: sft\ntrain:\n  epochs: 1\n  batch_size: 32\n"
         << "  tokens_per_micro_batch: " << kMicroBatchTokens << "\n"
         << "optimizer:\n  learning_rate: 1.0e-5\n";
     return;

@@ -36,7 +36,7 @@ def sizes_of(inputs: list[str]) -> Sizes:
     if ranks is None:
         sys.exit("launch: `ringside check` printed no line of ranks")
     workers = re.search(r"^rollout\.num_workers: (\d+)", done.stdout, re.MULTILINE)
-    samples = not re.search(r"^algorithm\.name: sft\b", done.stdout, re.MULTILINE)
+    samples = not re.search(r"^algorithm\.task: sft\b", done.stdout, re.MULTILINE)
     return Sizes(int(ranks.group(1)), (int(workers.group(1)) if workers else 1) if samples else 0)
 
 

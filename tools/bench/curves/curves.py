@@ -3,7 +3,7 @@
   recorded      500 steps of GRPO over one recorded order of rollouts, on one rank and on two: the losses side by side.
                 A third run, on one rank with micro-batches of 48 tokens, sums the same terms in another order and
                 shares nothing with sequence parallelism: how far it parts from the first is the dtype's rounding alone.
-  reproducible  the same with `sp.reproducible: 2`: two virtual ranks in one process, and in two. Every figure of every
+  reproducible  the same with `sp.virtual_ranks: 2`: two virtual ranks in one process, and in two. Every figure of every
                 update is to be equal to the bit, in any dtype.
   sft           the three runs of `recorded`, of supervised fine-tuning on arithmetic. Its loss has the size of the
                 log-probs and does not cross zero, as GRPO's does, so that a relative difference says something at
@@ -55,7 +55,7 @@ LIVE_RUNS = {
 }
 
 
-VIRTUAL_RANKS = [*TWO_RANKS[2:], "sp.reproducible=2"]
+VIRTUAL_RANKS = [*TWO_RANKS[2:], "sp.virtual_ranks=2"]
 REPRODUCIBLE_RUNS = {"1": ["--nproc", "1", *VIRTUAL_RANKS], "2": ["--nproc", "2", *VIRTUAL_RANKS]}
 
 
@@ -96,7 +96,7 @@ def sft(steps: int, _seeds: list[int], dtype: str) -> tuple[dict, bool]:
         pairs = itertools.product(range(2, 60), repeat=2)
         products = [{"prompt": f"{a} times {b} is ", "completion": str(a * b)} for a, b in pairs]
         (folder / "sft.jsonl").write_text("".join(json.dumps(product) + "\n" for product in products))
-        words = ["algorithm.name=sft", f"model.path={folder / 'model'}", f"data.sft={folder / 'sft.jsonl'}",
+        words = ["algorithm.task=sft", f"model.path={folder / 'model'}", f"data.sft={folder / 'sft.jsonl'}",
                  "train.batch_size=16", f"train.tokens_per_micro_batch={TOKENS_PER_MICRO_BATCH}",
                  "optimizer.learning_rate=1e-4"]
         return side_by_side(folder, words, three_runs(), steps, dtype)

@@ -96,7 +96,7 @@ def train(folder: pathlib.Path, model: pathlib.Path, tokens: int, words: list[st
     (folder / "sft.jsonl").write_text(json.dumps({"prompt": text[:16], "completion": text[16:]}) + "\n")
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
         ringside_cli.run("train", "--steps", 1, "--run-dir", run_dir, *words, f"model.path={model}",
-                         "model.init=random", "model.init_std=0.1", "algorithm.name=sft", "train.batch_size=1",
+                         "model.init=random", "model.init_std=0.1", "algorithm.task=sft", "train.batch_size=1",
                          f"data.sft={folder / 'sft.jsonl'}", f"train.tokens_per_micro_batch={tokens}", WAIT,
                          timeout=HOURS)
         step = ringside_cli.read_lines(pathlib.Path(run_dir) / "metrics.jsonl")[0]

@@ -1,0 +1,216 @@
+#include "rl/config/presets.h"
+#include "rl/config/sections.h"
+
+namespace ringside::rl {
+namespace {
+
+void add_kl(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.choice(
+      "algorithm.task", algorithm.task,
+      "rl = reinforcement learning, any algorithm below; sft = supervised fine-tuning on data.sft");
+  fields.choice(
+      "algorithm.preset", algorithm.preset, preset_names(),
+      "named set of values for other keys; recipes override it; see `ringside check --presets`");
+  fields.real("algorithm.kl_coef", algorithm.kl_coef, at_least(0),
+              "weight of the KL term to the reference; 0 = no reference model");
+  fields.choice(
+      "algorithm.kl_in", algorithm.kl_in,
+      "where it is added: loss, reward of each token, advantage (after group statistics)");
+  fields.choice("algorithm.kl_to", algorithm.kl_to,
+                "the other policy of the KL term: reference, or rollout = the policy that sampled");
+  fields.real("algorithm.kl_bound", algorithm.kl_bound, at_least(0),
+              "each token's KL estimate is clamped to -kl_bound and kl_bound, without a gradient "
+              "beyond (OpenRLHF, AReaL: 10); 0 = off");
+  fields.real("algorithm.k3_bound", algorithm.k3_bound, at_least(0),
+              "the same for k3 alone, in each of its forms (verl, NeMo-RL: 10); 0 = off");
+  fields.real("algorithm.kl_target", algorithm.kl_target, at_least(0),
+              "adapt kl_coef so that the KL stays near this value; 0 = a fixed kl_coef");
+  fields.integer("algorithm.kl_horizon", algorithm.kl_horizon, at_least(1),
+                 "how many samples an adaptive kl_coef takes to change; larger = slower");
+  fields.choice("algorithm.kl_average", algorithm.kl_average,
+                "kl_in reward, advantage: an adaptive kl_coef looks at the mean over tokens, or "
+                "samples = the mean over samples of their mean (verl)");
+  fields.integer("algorithm.reference_update_every", algorithm.reference_update_every, at_least(0),
+                 "steps between updates of the reference by the policy; 0 = never");
+  fields.real("algorithm.reference_mixup", algorithm.reference_mixup, between(0, 1),
+              "in such an update: reference = mixup x policy + (1 - mixup) x reference");
+}
+
+void add_entropy_and_loss(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.real(
+      "algorithm.entropy_coef", algorithm.entropy_coef, at_least(0),
+      "weight of the entropy bonus: the loss falls by this x the entropy of the loss tokens");
+  fields.choice("algorithm.entropy_aggregation", algorithm.entropy_aggregation,
+                "of the bonus: tokens = mean over the loss tokens, loss = as loss_aggregation "
+                "(verl)");
+  fields.real("algorithm.entropy_target", algorithm.entropy_target, at_least(0),
+              "adapt entropy_coef: at or below this entropy the bonus acts and grows, above it is "
+              "off and shrinks; 0 = fixed");
+  fields.real("algorithm.entropy_step", algorithm.entropy_step, at_least(0),
+              "by how much an adaptive entropy_coef grows or shrinks per optimizer step");
+  fields.choice("algorithm.kl_estimator", algorithm.kl_estimator,
+                "with d = log-prob - reference: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d "
+                "- 1. X_straight = value of X, gradient of k2; k3_score = k3 with its "
+                "score-function gradient (NeMo-RL); k3_unbiased = k3 exp(log-prob - old) (TRL)");
+  fields.choice(
+      "algorithm.loss", algorithm.loss,
+      "ppo_clip, cispo, sapo, gmpo, reinforce; dppo_tv, dppo_kl = no loss on tokens that moved too "
+      "far; clip_cov, kl_cov = tokens whose advantage and log-prob vary together most have no loss "
+      "(clip_cov) or a KL to the old policy and no clip (kl_cov)");
+  fields.choice(
+      "algorithm.importance_level", algorithm.importance_level,
+      "probability ratio per token, or sequence = the geometric mean over the sequence (GSPO)");
+  fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1),
+              "ppo_clip, clip_cov, cispo: the ratio is clipped below 1 - clip_low. dppo_tv: "
+              "largest fall of a probability, dppo_kl: largest KL where it fell. gmpo: the "
+              "log-ratio is clipped below -clip_low");
+  fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0),
+              "the ratio is clipped above 1 + clip_high. dppo_tv, dppo_kl: the same of a rise. "
+              "gmpo: the log-ratio is clipped above clip_high");
+}
+
+// Keys of one loss each, in a block of its name.
+void add_loss_blocks(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.section("algorithm.ppo_clip", "loss ppo_clip");
+  fields.real("algorithm.ppo_clip.dual_clip", algorithm.ppo_clip.dual_clip, at_least(0),
+              "if A < 0, the loss is at most -A x this; 0 = off");
+  fields.real("algorithm.ppo_clip.delta", algorithm.ppo_clip.delta, at_least(0),
+              "upper bound of the unclipped ratio (two-sided clipping); 0 = off");
+  fields.section("algorithm.cispo", "loss cispo");
+  fields.choice(
+      "algorithm.cispo.bounds", algorithm.cispo.bounds,
+      "of the ratio: relative = 1 - clip_low to 1 + clip_high, absolute = clip_low to clip_high");
+  fields.section("algorithm.sapo", "loss sapo");
+  fields.real("algorithm.sapo.tau_positive", algorithm.sapo.tau_positive, above(0),
+              "temperature of the gate if A > 0");
+  fields.real("algorithm.sapo.tau_negative", algorithm.sapo.tau_negative, above(0),
+              "temperature of the gate otherwise");
+  fields.section("algorithm.dppo", "losses dppo_tv and dppo_kl");
+  fields.real("algorithm.dppo.ratio_bound", algorithm.dppo.ratio_bound, at_least(0),
+              "the ratio that weighs a token is at most this (verl: 3); 0 = off");
+  fields.section("algorithm.clip_cov", "loss clip_cov");
+  fields.real("algorithm.clip_cov.ratio", algorithm.clip_cov.ratio, between(0, 1),
+              "share of a mini-batch's tokens that have no loss, drawn from those whose covariance "
+              "(A - mean A) (old log-prob - its mean) is between lb and ub");
+  fields.real("algorithm.clip_cov.lb", algorithm.clip_cov.lb, {},
+              "lower bound of that covariance, not included");
+  fields.real("algorithm.clip_cov.ub", algorithm.clip_cov.ub, {},
+              "upper bound of that covariance, not included");
+  fields.section("algorithm.kl_cov", "loss kl_cov");
+  fields.real("algorithm.kl_cov.ratio", algorithm.kl_cov.ratio, between(0, 1),
+              "share of a mini-batch's tokens that have a KL term, those of largest covariance");
+  fields.real("algorithm.kl_cov.kl_coef", algorithm.kl_cov.kl_coef, at_least(0),
+              "weight of that term, |log-prob - old log-prob|");
+}
+
+void add_aggregation(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.choice("algorithm.loss_aggregation", algorithm.loss_aggregation,
+                "by global counts: token_mean, token_sum, seq_mean_token_mean, seq_mean_token_sum, "
+                "constant; by the counts of each micro-batch: micro_batch_token_mean");
+  fields.real(
+      "algorithm.loss_divisor", algorithm.loss_divisor, at_least(0),
+      "constant: the summed loss is divided by samples x this; 0 = rollout.max_completion_tokens");
+}
+
+void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConfig& advantage) {
+  fields.real("algorithm.reward.scale", reward.scale, {},
+              "a sample's total reward is multiplied by this");
+  fields.real("algorithm.reward.clip", reward.clip, at_least(0),
+              "and then clipped to -clip and clip; 0 = off");
+  fields.integer(
+      "algorithm.reward.overlong_buffer_tokens", reward.overlong_buffer_tokens, at_least(0),
+      "DAPO's soft penalty over the last tokens before rollout.max_completion_tokens; 0 = off");
+  fields.real("algorithm.reward.overlong_factor", reward.overlong_factor, at_least(0),
+              "that penalty falls from 0 to -overlong_factor");
+  fields.choice("algorithm.advantage.estimator", advantage.estimator,
+                "group_mean = reward - group mean (GRPO), rloo = reward - mean of the others, "
+                "reinforce = returns, gdpo, pass_at_k, max_rl, gae (with a critic), given = "
+                "advantages that came with the rollouts");
+  fields.choice("algorithm.advantage.std", advantage.std,
+                "group_mean, rloo, pass_at_k: divide by the standard deviation of group, batch or "
+                "leave_one_out; none = do not divide");
+  fields.real("algorithm.advantage.eps", advantage.eps, at_least(0),
+              "added to the standard deviation");
+  fields.flag("algorithm.advantage.unbiased", advantage.unbiased,
+              "standard deviation over n - 1 (true) or over n (false)");
+  fields.choice("algorithm.advantage.whiten", advantage.whiten,
+                "at last: mean 0 and variance 1 over the step's tokens or sequences; none = off");
+  fields.real("algorithm.advantage.whiten_eps", advantage.whiten_eps, at_least(0),
+              "added to that variance");
+  fields.choice("algorithm.advantage.whiten_eps_in", advantage.whiten_eps_in,
+                "variance, or std: added to its root (AReaL)");
+  fields.real("algorithm.advantage.gamma", advantage.gamma, between(0, 1),
+              "discount per token, for estimators reinforce and gae and for kl_in: advantage");
+  fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1),
+              "gae: decay of the temporal differences");
+}
+
+void add_critic(FieldList& fields, CriticConfig& critic) {
+  fields.path("algorithm.critic.model_path", critic.model_path,
+              "gae: directory that the value model starts from; \"\" = model.path");
+  fields.real("algorithm.critic.learning_rate", critic.learning_rate, between(0, 1),
+              "of the critic's optimizer; its other settings are optimizer.*");
+  fields.real(
+      "algorithm.critic.value_clip", critic.value_clip, at_least(0),
+      "a value further than this from its old value gets no gradient to move further; 0 = off");
+  fields.integer("algorithm.critic.warmup_steps", critic.warmup_steps, at_least(0),
+                 "first steps, in which only the value model learns");
+  fields.real("algorithm.critic.max_grad_norm", critic.max_grad_norm, at_least(0),
+              "clip the value model's gradient norm to this; 0 = no clipping");
+}
+
+void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
+  fields.choice(
+      "algorithm.old_logprobs", algorithm.old_logprobs,
+      "old policy's log-probs: recompute = forward pass of the trainer, rollout = from the worker");
+  fields.choice(
+      "algorithm.router_replay", algorithm.router_replay,
+      "models with experts; which experts a token uses in the passes of the policy: none = those "
+      "that its router chooses, rollout = those that it used when it was sampled, recompute = in "
+      "training those of the old policy's pass. The reference chooses by itself");
+  fields.choice("algorithm.correction.mode", algorithm.correction.mode,
+                "for a trainer that differs from the rollout engine; ratio = exp(old - rollout). "
+                "tis = clamp the ratio, icepop = 0 outside the bounds, mask = 1 inside and 0 "
+                "outside, seq_mask_tis = the token's ratio, not clamped, and 0 in sequences whose "
+                "geometric mean is outside. Rejected tokens keep their KL and entropy terms");
+  fields.choice("algorithm.correction.level", algorithm.correction.level,
+                "token = each token's ratio, sequence = product over the sequence, geometric = "
+                "geometric mean");
+  fields.real("algorithm.correction.low", algorithm.correction.low, at_least(0),
+              "lower bound of the ratio, which is trainer / sampler. verl's rollout_rs token_k1, "
+              "seq_sum_k1 and seq_mean_k1 bound sampler / trainer: low = 1 / its upper bound");
+  fields.real("algorithm.correction.high", algorithm.correction.high, above(0),
+              "upper bound of the ratio; of those = 1 / the lower bound");
+  fields.real("algorithm.correction.token_high", algorithm.correction.token_high, at_least(0),
+              "seq_mask_tis: upper bound of the token's ratio (verl's geometric rejection with "
+              "token weights: 2); 0 = off");
+  fields.real(
+      "algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0),
+      "leave out sequences with A < 0 and mean (rollout - current) log-prob above this; 0 = off");
+  fields.choice("algorithm.dynamic_sampling", algorithm.dynamic_sampling,
+                "groups of equal rewards: none = train on them, drop = no loss, refill = sample "
+                "other prompts");
+  fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds,
+                 at_least(1), "refill: after this many prompts the group is kept as it is");
+  fields.integer("algorithm.num_iterations", algorithm.num_iterations, at_least(1),
+                 "passes over each step's samples");
+  fields.integer(
+      "algorithm.max_staleness", algorithm.max_staleness, at_least(0),
+      "how many versions old a sample's weights may be; above 0 = asynchronous training");
+  fields.flag("algorithm.mask_truncated", algorithm.mask_truncated,
+              "true = completions that ended by length get no loss");
+}
+
+}  // namespace
+
+void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
+  add_kl(fields, algorithm);
+  add_entropy_and_loss(fields, algorithm);
+  add_loss_blocks(fields, algorithm);
+  add_aggregation(fields, algorithm);
+  add_advantage(fields, algorithm.reward, algorithm.advantage);
+  add_critic(fields, algorithm.critic);
+  add_corrections(fields, algorithm);
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,75 @@
+#include "rl/config/data_files.h"
+#include "rl/config/sections.h"
+
+namespace ringside::rl {
+
+void add_data_section(FieldList& fields, DataConfig& data) {
+  fields.path(
+      "data.train", data.train,
+      "JSONL, JSON or Parquet of training prompts: {\"prompt\", \"answer\"} objects. A file, a "
+      "pattern (parts/*.jsonl), or several with weights: [{path: a.jsonl, weight: 2}, b.jsonl]",
+      absolute_data_files);
+  fields.path("data.eval", data.eval, "held-out prompts, in the same form", absolute_data_files);
+  fields.path("data.sft", data.sft,
+              "{\"prompt\", \"completion\"} or {\"messages\"} objects in the same forms, for "
+              "algorithm.task: sft",
+              absolute_data_files);
+  fields.path("data.sft_eval", data.sft_eval,
+              "held-out documents in the form of data.sft; eval_loss is computed on them every "
+              "eval.every steps",
+              absolute_data_files);
+  fields.integer("data.max_length", data.max_length, at_least(0),
+                 "sft: longest document, in tokens; data.on_overlong says what happens to longer "
+                 "ones; 0 = train.tokens_per_micro_batch");
+  fields.text("data.prompt_key", data.prompt_key, "field that holds the prompt");
+  fields.text("data.answer_key", data.answer_key,
+              "field that holds the answer that the reward compares with");
+  fields.text("data.completion_key", data.completion_key, "sft: field that holds the completion");
+  fields.text(
+      "data.messages_key", data.messages_key,
+      "sft: field that holds a conversation; where it is there, it is what is learned from");
+  fields.choice("data.chat_template", data.chat_template,
+                "how chat messages become text: model = the model's own template (needs python3 "
+                "and Jinja2), chatml (Qwen), llama3; none = messages are an error");
+  fields.text("data.template_options", data.template_options,
+              "model: more variables of the template, as JSON: {\"enable_thinking\": false}");
+  fields.choice("data.text_prompts", data.text_prompts,
+                "prompts that are text and no list of messages: raw = they go to the model as they "
+                "are, user = each is the message of a user, rendered by chat_template");
+  fields.text("data.system_prompt", data.system_prompt,
+              "system message of every prompt that has none of its own; needs chat_template");
+  fields.text("data.prompt_suffix", data.prompt_suffix,
+              "text after every prompt, or after its last user's message: \"\\nPut the answer in "
+              "\\\\boxed{}.\"");
+  fields.choice("data.on_overlong", data.on_overlong,
+                "what to do with prompts above rollout.max_prompt_tokens: error, drop = leave them "
+                "out, truncate = keep the last tokens. For sft: documents above data.max_length; "
+                "truncate keeps the first tokens");
+  fields.flag("data.shuffle", data.shuffle,
+              "use a new order in each pass over the data; it depends on seed alone");
+  fields.may_change_on_resume("data.eval");
+  fields.may_change_on_resume("data.sft_eval");
+}
+
+void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.data.template_options.empty() && c.data.chat_template != ChatTemplate::kModel) {
+    mistakes.push_back(
+        {"data.template_options",
+         "is " + c.data.template_options + ", but data.chat_template is " +
+             std::string(to_string(c.data.chat_template)) +
+             ", which has no variables; expected data.chat_template model, or \"\""});
+  }
+  if (c.data.chat_template != ChatTemplate::kNone) {
+    return;
+  }
+  const std::string expected =
+      ", but data.chat_template is none; expected data.chat_template model, chatml or llama3";
+  if (c.data.text_prompts == TextPrompts::kUser) {
+    mistakes.push_back({"data.text_prompts", "is user" + expected});
+  }
+  if (!c.data.system_prompt.empty()) {
+    mistakes.push_back({"data.system_prompt", "is set" + expected});
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,92 @@
+#include "rl/config/sections.h"
+
+namespace ringside::rl {
+namespace {
+
+void add_weights_of_model(FieldList& fields, ModelConfig& model) {
+  fields.path("model.path", model.path,
+              "Hugging Face directory to start from: config.json, tokenizer.json, *.safetensors");
+  fields.choice("model.device", model.device,
+                "where the model computes: cpu, cuda, or auto = cuda if this program and this "
+                "machine have it, else cpu. A rank takes the device of its number on the machine");
+  fields.choice("model.dtype", model.dtype,
+                "of forward and backward: float32, bfloat16, float16 (with loss scaling), float64; "
+                "master weights are fp32 (fp64 for float64)");
+  fields.path("model.reference_path", model.reference_path,
+              "directory of the reference policy of the KL term; \"\" = the starting weights");
+  fields.choice(
+      "model.init", model.init,
+      "pretrained = read the weights from path; random = draw weights for path/config.json");
+  fields.real("model.init_std", model.init_std, above(0),
+              "standard deviation of randomly drawn weights");
+}
+
+void add_activations(FieldList& fields, ModelConfig& model) {
+  fields.choice("model.recompute", model.recompute,
+                "what the backward computes again instead of keeping it: none, full = each layer, "
+                "selective = each layer without its attention, so that nothing is sent again");
+  fields.flag("model.offload_activations", model.offload_activations,
+              "with recompute: what it keeps waits in host memory until the backward; on a CPU "
+              "device it stays where it is");
+  fields.flag("model.offload_parameters", model.offload_parameters,
+              "keep this rank's part of the weights in host memory between uses");
+  fields.integer("model.mlp_tile_tokens", model.mlp_tile_tokens, at_least(0),
+                 "with recompute: compute an MLP over this many tokens at a time, experts all at "
+                 "once; 0 = all at once");
+  fields.integer(
+      "model.logit_chunk_mb", model.logit_chunk_mb, between(1, 1e6),
+      "MiB that the logits of one chunk of tokens may take, with what is computed from them");
+  fields.flag(
+      "model.fp32_norms", model.fp32_norms,
+      "norms in fp32 in float64 models too, as in transformers; `ringside logprobs` sets it");
+  fields.integer("model.max_document_tokens", model.max_document_tokens, at_least(0),
+                 "longest document that the model is given; longer ones are refused. rope_type "
+                 "longrope uses its short factors if this is at most its original length, as "
+                 "vLLM's max_model_len; 0 = the positions of config.json");
+  fields.real(
+      "model.router_aux_loss_coef", model.router_aux_loss_coef, at_least(0),
+      "models with experts; factor of a load-balancing loss in what is minimised: transformers', "
+      "over the tokens of a micro-batch of all ranks, mean over the micro-batches; 0 = none");
+  fields.real(
+      "model.router_bias_update_rate", model.router_bias_update_rate, at_least(0),
+      "models whose routers have a correction (DeepSeek-V3): what each optimizer step adds to it "
+      "for experts below their layer's mean load, and subtracts above; 0 = it is fixed");
+}
+
+// Keys that act on what recomputation keeps or computes.
+void check_activations(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.model.recompute != Recompute::kNone) {
+    return;
+  }
+  const std::string why = ", but model.recompute is none; expected ";
+  if (c.model.offload_activations) {
+    mistakes.push_back(
+        {"model.offload_activations", "is true" + why +
+                                          "model.recompute full or selective, whose kept tensors "
+                                          "can wait in host memory, or false"});
+  }
+  if (c.model.mlp_tile_tokens > 0) {
+    mistakes.push_back({"model.mlp_tile_tokens",
+                        "is " + std::to_string(c.model.mlp_tile_tokens) + why +
+                            "model.recompute full or selective, in which the MLP can be tiled, "
+                            "or 0"});
+  }
+}
+
+}  // namespace
+
+void add_model_section(FieldList& fields, ModelConfig& model) {
+  add_weights_of_model(fields, model);
+  add_activations(fields, model);
+  for (const char* key :
+       {"model.recompute", "model.offload_activations", "model.offload_parameters",
+        "model.mlp_tile_tokens", "model.logit_chunk_mb"}) {
+    fields.may_change_on_resume(key);
+  }
+}
+
+void check_model_section(const Config& c, std::vector<Mistake>& mistakes) {
+  check_activations(c, mistakes);
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,135 @@
+#include "rl/config/data_files.h"
+#include "rl/config/sections.h"
+#include "rl/rewards/weighted_rewards.h"
+
+namespace ringside::rl {
+namespace {
+
+// rollout.reward with the files of Python functions as absolute paths.
+std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder) {
+  return with_reward_files(text,
+                           [&](const std::string& file) { return absolute_path(file, folder); });
+}
+
+void add_sampling(FieldList& fields, RolloutConfig& rollout) {
+  fields.integer("rollout.prompts_per_step", rollout.prompts_per_step, between(1, 1e6),
+                 "different prompts per step, over all workers and ranks together");
+  fields.integer("rollout.group_size", rollout.group_size, between(1, 65536),
+                 "completions per prompt; samples per step = prompts_per_step x group_size");
+  fields.integer("rollout.max_prompt_tokens", rollout.max_prompt_tokens, at_least(1),
+                 "data.on_overlong says what happens to longer prompts");
+  fields.integer("rollout.max_completion_tokens", rollout.max_completion_tokens, at_least(1),
+                 "sampling stops here, with finish reason \"length\"");
+  fields.real("rollout.temperature", rollout.temperature,
+              Range{.low = 0, .high = 10, .above = true},
+              "sampling temperature; the trainer computes log-probs at the same temperature");
+  fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true},
+              "nucleus sampling; 1 = off");
+  fields.integer("rollout.top_k", rollout.top_k, at_least(0),
+                 "sample among the k most likely tokens; 0 = off");
+  fields.text("rollout.stop", rollout.stop,
+              "a completion ends after this text; \"\" = after the model's end-of-sequence token");
+  fields.text("rollout.reward", rollout.reward,
+              "the reward, or several with weights: \"math_answer, regex * 0.2\"; "
+              "python(FILE.py:FUNCTION) = your own function, FILE from the recipe's folder; worker "
+              "= your own workers send rewards under any names, and they are summed",
+              absolute_reward_files);
+  fields.text("rollout.reward_separator", rollout.reward_separator,
+              "the reward reads what follows the last occurrence of this text; \"\" = the whole "
+              "completion");
+}
+
+void add_reward_options(FieldList& fields, RewardOptionsConfig& options) {
+  fields.real(
+      "rollout.reward_options.tolerance", options.tolerance, at_least(0),
+      "math_answer: numbers this near are equal; relative to the larger number, absolute below 1");
+  fields.text(
+      "rollout.reward_options.regex", options.regex,
+      "regex: the whole completion must match this expression (RE2 syntax; . matches line ends)");
+  fields.path(
+      "rollout.reward_options.json_schema", options.json_schema,
+      "json_schema: file of the schema for completions; \"\" = the answer field is the schema");
+  fields.integer("rollout.reward_options.repetition_ngram", options.repetition_ngram, at_least(1),
+                 "repetition: length in words of the sequences that must not repeat");
+  fields.text("rollout.reward_options.code_command", options.code_command,
+              "code_tests: interpreter that runs the completion's program and the answer's tests");
+  fields.real("rollout.reward_options.code_timeout_s", options.code_timeout_s, above(0),
+              "code_tests: seconds that a program may take");
+  fields.integer("rollout.reward_options.code_memory_mb", options.code_memory_mb, at_least(1),
+                 "code_tests: MiB of address space for each process of a program");
+  fields.text("rollout.reward_options.http_url", options.http_url,
+              "http: address of the reward model, which is called by POST");
+  fields.real("rollout.reward_options.http_timeout_s", options.http_timeout_s, above(0),
+              "http: seconds that one attempt may take, of three");
+  fields.text("rollout.reward_options.python_command", options.python_command,
+              "python: interpreter that runs your functions, and its arguments");
+  fields.integer(
+      "rollout.reward_options.python_processes", options.python_processes, between(1, 64),
+      "python: processes that are kept for each function; a batch is divided among them");
+  fields.real(
+      "rollout.reward_options.python_timeout_s", options.python_timeout_s,
+      Range{.low = 0, .high = 86400, .above = true},
+      "python: seconds that a call may take; then its process is killed, and started again");
+}
+
+void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server) {
+  fields.choice(
+      "rollout.server", rollout.server,
+      "embedded = the worker generates; vllm, sglang, llama_cpp, python = a server that it drives");
+  fields.section("rollout.server_options", "used if server is not embedded");
+  fields.text("rollout.server_options.url", server.url,
+              "of the server; its control routes have no authentication: use loopback or a private "
+              "network");
+  fields.path("rollout.server_options.api_key_file", server.api_key_file,
+              "file with its key for generating; \"\" = none");
+  fields.text("rollout.server_options.model", server.model,
+              "vllm: name of the served model; \"\" = model.path");
+  fields.integer("rollout.server_options.concurrency", server.concurrency, between(1, 4096),
+                 "requests at a time");
+  fields.choice("rollout.server_options.weights", server.weights,
+                "how the server gets new weights. pull = its own process fetches them from the "
+                "worker (vllm: start it with --worker-extension-cls "
+                "ringside_bridge.vllm_extension.RingsideWorkerExtension); engine = through vllm's "
+                "weight-transfer routes; disk = from a directory; restart = start_command is run "
+                "again; auto = the first of these that the server supports");
+  fields.path("rollout.server_options.weights_directory", server.weights_directory,
+              "disk, restart: directory that worker and server both see; \"\" = one in this "
+              "machine's /tmp");
+  fields.choice("rollout.server_options.pause", server.pause,
+                "what to do with running requests on a weight update: drain = let them finish, "
+                "abort = cancel and retry them, keep = continue with mixed versions (the server "
+                "must report a version per token)");
+  fields.real("rollout.server_options.request_timeout_s", server.request_timeout_s, above(0),
+              "seconds that one completion may take");
+  fields.real("rollout.server_options.load_timeout_s", server.load_timeout_s, above(0),
+              "seconds that loading weights may take, and draining before it");
+  fields.text("rollout.server_options.start_command", server.start_command,
+              "restart: command that serves {model} at {port}; the worker runs it. Example: python "
+              "-m ringside_bridge.llama_server --model {model} --port {port}");
+  fields.integer("rollout.server_options.probe_tokens", server.probe_tokens, between(2, 1024),
+                 "length of the text whose log-probs are compared after each loading");
+  fields.real("rollout.server_options.probe_tolerance", server.probe_tolerance, above(0),
+              "largest mean difference of these log-probs; above it nothing is sampled");
+  fields.integer(
+      "rollout.num_workers", rollout.num_workers, between(1, 1024),
+      "workers that `ringside run` starts; an embedded one makes its share of a step in one batch");
+  fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024),
+                 "CPU threads of each worker");
+  fields.integer("rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
+                 "after so many steps in a row in which no sample has a score (a reward that "
+                 "fails), the run saves a checkpoint and ends with exit code 1; 0 = never");
+}
+
+}  // namespace
+
+void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
+  add_sampling(fields, rollout);
+  add_reward_options(fields, rollout.reward_options);
+  add_server(fields, rollout, rollout.server_options);
+  for (const char* key : {"rollout.num_workers", "rollout.worker_threads", "rollout.server",
+                          "rollout.server_options."}) {
+    fields.may_change_on_resume(key);
+  }
+}
+
+}  // namespace ringside::rl

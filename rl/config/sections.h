@@ -1,0 +1,100 @@
+// Rows and checks of each section of the configuration, one file a section (or a few small ones).
+//
+// A row is a key: its name, its member of Config (whose initialiser is the default), its bounds and
+// a sentence. configs/defaults.yaml, the JSON Schema and `ringside check --defaults` are printed
+// from the rows.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rl/config/checks.h"
+#include "rl/config/data_files.h"
+#include "rl/config/schema.h"
+
+namespace ringside::rl {
+
+inline Range at_least(double low) { return Range{.low = low}; }
+inline Range above(double low) { return Range{.low = low, .above = true}; }
+inline Range between(double low, double high) { return Range{.low = low, .high = high}; }
+
+// Collects the rows of all sections, in the order of configs/defaults.yaml.
+class FieldList {
+ public:
+  void integer(std::string key, std::int64_t& value, Range range, std::string sentence) {
+    add(std::move(key), IntegerSlot{&value, range}, std::move(sentence));
+  }
+  void real(std::string key, double& value, Range range, std::string sentence) {
+    add(std::move(key), RealSlot{&value, range}, std::move(sentence));
+  }
+  void flag(std::string key, bool& value, std::string sentence) {
+    add(std::move(key), BoolSlot{&value}, std::move(sentence));
+  }
+  void text(std::string key, std::string& value, std::string sentence,
+            ResolvePaths resolve = nullptr) {
+    add(std::move(key), TextSlot{&value, resolve}, std::move(sentence));
+  }
+  void path(std::string key, std::string& value, std::string sentence,
+            ResolvePaths resolve = absolute_path) {
+    add(std::move(key), PathSlot{&value, resolve}, std::move(sentence));
+  }
+  template <class E>
+  void choice(std::string key, E& value, std::string sentence) {
+    const auto& names = EnumNames<E>::kNames;
+    add(std::move(key),
+        ChoiceSlot{{names.begin(), names.end()},
+                   [&value] { return to_string(value); },
+                   [&value](std::size_t i) { value = static_cast<E>(i); }},
+        std::move(sentence));
+  }
+  void choice(std::string key, std::string& value, std::vector<std::string_view> names,
+              std::string sentence) {
+    const auto set = [&value, names](std::size_t i) { value = std::string(names.at(i)); };
+    add(std::move(key),
+        ChoiceSlot{std::move(names), [&value] { return std::string_view(value); }, set},
+        std::move(sentence));
+  }
+  // The sentence of a section.
+  void section(std::string name, std::string sentence) {
+    sections_.emplace(std::move(name), std::move(sentence));
+  }
+  // Marks a key, or with a dot at its end the rows so far of a section.
+  void may_change_on_resume(std::string_view key);
+
+  std::vector<Field> take_fields() && { return std::move(fields_); }
+  SectionSentences take_sections() && { return std::move(sections_); }
+
+ private:
+  void add(std::string key, Slot slot, std::string sentence) {
+    fields_.push_back({std::move(key), std::move(slot), std::move(sentence), false});
+  }
+
+  std::vector<Field> fields_;
+  SectionSentences sections_;
+};
+
+void add_model_section(FieldList& fields, ModelConfig& model);
+void add_data_section(FieldList& fields, DataConfig& data);
+void add_rollout_section(FieldList& fields, RolloutConfig& rollout);
+void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm);
+void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraConfig& lora,
+                           TrainConfig& train);
+void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig& sp);
+void add_bridge_sections(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights);
+void add_output_sections(FieldList& fields, CheckpointConfig& checkpoint, LogConfig& log,
+                         EvalConfig& eval);
+
+// Contradictions of a section's keys with each other and with other sections' keys. Each appends
+// to `mistakes`.
+void check_model_section(const Config& config, std::vector<Mistake>& mistakes);
+void check_data_section(const Config& config, std::vector<Mistake>& mistakes);
+void check_algorithm_section(const Config& config, std::vector<Mistake>& mistakes);
+void check_training_sections(const Config& config, std::vector<Mistake>& mistakes);
+void check_parallel_sections(const Config& config, std::vector<Mistake>& mistakes);
+void check_bridge_sections(const Config& config, std::vector<Mistake>& mistakes);
+void check_output_sections(const Config& config, std::vector<Mistake>& mistakes);
+
+}  // namespace ringside::rl

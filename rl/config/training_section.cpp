@@ -1,0 +1,178 @@
+#include <stdexcept>
+
+#include "engine/models/adapter_targets.h"
+#include "rl/config/enums.h"
+#include "rl/config/eval_sets.h"
+#include "rl/config/sections.h"
+
+namespace ringside::rl {
+namespace {
+
+void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
+  const Range decay{.low = 0, .high = 1, .below = true};
+  fields.real("optimizer.learning_rate", optimizer.learning_rate, between(0, 1),
+              "AdamW's peak learning rate");
+  fields.choice("optimizer.lr_schedule", optimizer.lr_schedule,
+                "constant, linear, cosine; over all optimizer steps after the warm-up");
+  fields.integer("optimizer.warmup_steps", optimizer.warmup_steps, at_least(0),
+                 "optimizer steps of linear warm-up from zero");
+  fields.real("optimizer.min_lr_ratio", optimizer.min_lr_ratio, between(0, 1),
+              "the schedule ends at learning_rate x this");
+  fields.real("optimizer.beta1", optimizer.beta1, decay, "decay of the first moment");
+  fields.real("optimizer.beta2", optimizer.beta2, decay, "decay of the second moment");
+  fields.real("optimizer.eps", optimizer.eps, above(0), "added to the root of the second moment");
+  fields.real("optimizer.weight_decay", optimizer.weight_decay, at_least(0),
+              "decoupled weight decay");
+  fields.choice("optimizer.weight_decay_of", optimizer.weight_decay_of,
+                "what decays: matrices = all but norms and biases (as transformers' Trainer), all "
+                "(verl)");
+  fields.real("optimizer.max_grad_norm", optimizer.max_grad_norm, at_least(0),
+              "clip the global gradient norm to this; 0 = no clipping");
+  fields.choice("optimizer.offload", optimizer.offload,
+                "state that is kept in host memory: none, moments = AdamW's moments, full = master "
+                "weights and moments, with the optimizer on the host");
+}
+
+void add_lora(FieldList& fields, LoraConfig& lora) {
+  fields.integer("lora.rank", lora.rank, between(0, 65536),
+                 "rank of the low-rank adapters that are trained; 0 = all weights are trained");
+  fields.real("lora.alpha", lora.alpha, above(0),
+              "the adapters' product is scaled by alpha / rank");
+  fields.text("lora.target_modules", lora.target_modules,
+              "which projections get adapters: all-linear, or names: \"q_proj, v_proj\"");
+  fields.path("lora.path", lora.path,
+              "PEFT directory of adapters to start from; \"\" = new adapters");
+  fields.choice("lora.base", lora.base,
+                "how the frozen weights are held: model = in model.dtype, nf4, int8");
+  fields.choice(
+      "lora.publish", lora.publish,
+      "what workers receive: merged = whole weights, adapter = the adapters alone (embedded, vLLM, "
+      "Python server; for other servers the worker merges: weights disk or restart)");
+}
+
+void add_train(FieldList& fields, TrainConfig& train) {
+  fields.integer(
+      "train.steps", train.steps, at_least(1),
+      "training steps, of prompts_per_step x group_size samples each (sft: batch_size documents)");
+  fields.integer("train.epochs", train.epochs, at_least(0),
+                 "sft: passes over data.sft, instead of steps; 0 = train.steps");
+  fields.integer("train.tokens_per_micro_batch", train.tokens_per_micro_batch, at_least(1),
+                 "tokens in one micro-batch, over all sequence-parallel ranks together");
+  fields.integer("train.num_mini_batches", train.num_mini_batches, at_least(1),
+                 "optimizer steps per pass over a step's samples");
+  fields.integer("train.batch_size", train.batch_size, at_least(1),
+                 "documents per step for algorithm.task: sft");
+  fields.integer("train.threads", train.threads, between(0, 1024),
+                 "CPU threads of each rank; 0 = cores / local ranks");
+}
+
+// Versions that are adapters alone.
+void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.weights.directory.empty()) {
+    mistakes.push_back({"lora.publish",
+                        "is adapter, but weights.directory asks for whole models on disk; expected "
+                        "merged, or weights.directory \"\""});
+  }
+  const RolloutServer kind = c.rollout.server;
+  const ServerWeights weights = c.rollout.server_options.weights;
+  if (kind == RolloutServer::kEmbedded || weights == ServerWeights::kDisk ||
+      weights == ServerWeights::kRestart) {
+    return;  // the worker merges
+  }
+  const std::string server = "is adapter, but a server of kind " + std::string(to_string(kind));
+  const std::string expected =
+      "; expected merged, or rollout.server_options.weights disk or restart, for which the worker "
+      "merges";
+  if (weights != ServerWeights::kAuto ||
+      (kind != RolloutServer::kPython && kind != RolloutServer::kVllm)) {
+    mistakes.push_back({"lora.publish", server + " takes whole weights by weights " +
+                                            std::string(to_string(weights)) + expected});
+  } else if (c.lora.base != LoraBase::kModel) {
+    mistakes.push_back({"lora.publish", server +
+                                            " adds adapters to the weights of model.path, and the "
+                                            "trainer to those of lora.base " +
+                                            std::string(to_string(c.lora.base)) + expected});
+  }
+}
+
+void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.lora.rank == 0) {
+    return;
+  }
+  if (c.model.router_bias_update_rate > 0) {
+    mistakes.push_back({"model.router_bias_update_rate",
+                        "is " + text_of(c.model.router_bias_update_rate) + ", but with lora.rank " +
+                            std::to_string(c.lora.rank) +
+                            " the routers and their corrections are frozen; expected 0"});
+  }
+  try {
+    engine::parse_adapter_targets(c.lora.target_modules);
+  } catch (const std::invalid_argument& error) {
+    mistakes.push_back({"lora.target_modules", error.what()});
+  }
+  if (c.algorithm.reference_update_every > 0) {
+    mistakes.push_back({"algorithm.reference_update_every",
+                        "is " + std::to_string(c.algorithm.reference_update_every) +
+                            ", but with lora.rank " + std::to_string(c.lora.rank) +
+                            " the reference is the policy without its adapters, which does not "
+                            "move; expected 0"});
+  }
+  if (c.lora.publish == LoraPublish::kAdapter) {
+    check_adapter_publishing(c, mistakes);
+  }
+}
+
+void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
+  if (!c.data.eval.empty()) {
+    mistakes.push_back(
+        {"data.eval", "is " + c.data.eval +
+                          ", but algorithm.task sft computes no rewards; expected \"\", and "
+                          "held-out documents in data.sft_eval"});
+  }
+  if (c.eval.every > 0 && eval_sets(c).empty()) {
+    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
+                                          ", but data.sft_eval is empty; expected data.sft_eval or "
+                                          "eval.sets to name the held-out documents, or "
+                                          "eval.every 0"});
+  }
+  if (c.data.max_length > c.train.tokens_per_micro_batch) {
+    mistakes.push_back(
+        {"data.max_length", "is " + std::to_string(c.data.max_length) +
+                                ", but a micro-batch holds train.tokens_per_micro_batch = " +
+                                std::to_string(c.train.tokens_per_micro_batch) +
+                                " tokens; expected at most that"});
+  }
+}
+
+void check_reinforcement_learning(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.eval.every > 0 && eval_sets(c).empty()) {
+    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
+                                          ", but data.eval is empty; expected data.eval or "
+                                          "eval.sets to name the held-out prompts, or "
+                                          "eval.every 0"});
+  }
+}
+
+}  // namespace
+
+void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraConfig& lora,
+                           TrainConfig& train) {
+  add_optimizer(fields, optimizer);
+  add_lora(fields, lora);
+  add_train(fields, train);
+  for (const char* key : {"optimizer.offload", "train.steps", "train.epochs", "train.threads",
+                          "train.tokens_per_micro_batch"}) {
+    fields.may_change_on_resume(key);
+  }
+}
+
+void check_training_sections(const Config& c, std::vector<Mistake>& mistakes) {
+  check_lora(c, mistakes);
+  if (c.algorithm.task == Task::kSft) {
+    check_fine_tuning(c, mistakes);
+  } else {
+    check_reinforcement_learning(c, mistakes);
+  }
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,86 @@
+#include "rl/config/unread_keys.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "rl/config/schema.h"
+
+namespace ringside::rl {
+namespace {
+
+// A rule's key is a whole key, or the beginning of several: it then ends with '.' or '_'.
+bool concerns(const UnreadRule& rule, std::string_view key) {
+  const bool several = rule.key.ends_with('.') || rule.key.ends_with('_');
+  return key != rule.switch_key && (several ? key.starts_with(rule.key) : key == rule.key);
+}
+
+const UnreadRule* broken_rule(const Config& config, std::string_view key) {
+  for (const UnreadRule& rule : unread_rules()) {
+    if (concerns(rule, key) && !rule.is_read(config)) {
+      return &rule;
+    }
+  }
+  return nullptr;
+}
+
+int place_of(const WrittenAt& written_at, std::string_view key) {
+  const auto found = written_at.find(key);
+  return found == written_at.end() ? -1 : found->second;
+}
+
+std::string shown(const std::string& text) { return text.empty() ? "\"\"" : text; }
+
+std::string sentence(const UnreadRule& rule, const std::string& value,
+                     const std::string& fallback) {
+  const auto semicolon = rule.reason.find("; or ");
+  return "is " + shown(value) + ", but " + std::string(rule.reason.substr(0, semicolon)) +
+         "; expected " + shown(fallback) + ", " + std::string(rule.reason.substr(semicolon + 2));
+}
+
+}  // namespace
+
+std::vector<Mistake> unread_keys(const Config& config, const Config& base,
+                                 const WrittenAt& written_at) {
+  Config now = config, before = base, plain;
+  const auto values = fields_of(now), bases = fields_of(before), defaults = fields_of(plain);
+  std::vector<Mistake> mistakes;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::string& key = values[i].key;
+    const std::string value = value_text(values[i].slot);
+    const std::string fallback = value_text(defaults[i].slot);
+    if (value == fallback || value == value_text(bases[i].slot)) {
+      continue;
+    }
+    const UnreadRule* rule = broken_rule(config, key);
+    if (rule != nullptr && place_of(written_at, rule->switch_key) <= place_of(written_at, key)) {
+      mistakes.push_back({key, sentence(*rule, value, fallback)});
+    }
+  }
+  return mistakes;
+}
+
+void reset_unread_keys(Config& config) {
+  const Config asked = config;
+  Config plain;
+  auto values = fields_of(config), defaults = fields_of(plain);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (broken_rule(asked, values[i].key) == nullptr) {
+      continue;
+    }
+    std::visit(
+        [&](auto& slot) {
+          using T = std::decay_t<decltype(slot)>;
+          const T& from = std::get<T>(defaults[i].slot);
+          if constexpr (std::is_same_v<T, ChoiceSlot>) {
+            const auto found = std::find(slot.names.begin(), slot.names.end(), from.get());
+            slot.set(static_cast<std::size_t>(found - slot.names.begin()));
+          } else {
+            *slot.value = *from.value;
+          }
+        },
+        values[i].slot);
+  }
+}
+
+}  // namespace ringside::rl

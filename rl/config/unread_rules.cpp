@@ -1,0 +1,307 @@
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <stdexcept>
+
+#include "rl/config/unread_keys.h"
+#include "rl/rewards/weighted_rewards.h"
+
+namespace ringside::rl {
+namespace {
+
+bool is_rl(const Config& c) { return c.algorithm.task == Task::kRl; }
+bool is_sft(const Config& c) { return c.algorithm.task == Task::kSft; }
+bool has_kl(const Config& c) { return c.algorithm.kl_coef > 0; }
+bool has_reference(const Config& c) { return has_kl(c) && c.algorithm.kl_to == KlTo::kReference; }
+bool evaluates(const Config& c) { return c.eval.every > 0; }
+bool has_critic(const Config& c) {
+  return c.algorithm.advantage.estimator == AdvantageEstimator::kGae;
+}
+bool corrects(const Config& c) { return c.algorithm.correction.mode != CorrectionMode::kNone; }
+bool has_server(const Config& c) { return c.rollout.server != RolloutServer::kEmbedded; }
+bool has_adapters(const Config& c) { return c.lora.rank > 0; }
+bool shares_sequences(const Config& c) { return c.parallel.sequence_parallel_size() > 1; }
+
+template <PolicyLossName... kLosses>
+bool has_loss(const Config& c) {
+  return ((c.algorithm.loss == kLosses) || ...);
+}
+bool clips(const Config& c) {
+  return !has_loss<PolicyLossName::kReinforce, PolicyLossName::kSapo, PolicyLossName::kKlCov>(c);
+}
+
+// Estimators that divide by a standard deviation.
+bool may_divide(const Config& c) {
+  const AdvantageEstimator estimator = c.algorithm.advantage.estimator;
+  return estimator == AdvantageEstimator::kGroupMean || estimator == AdvantageEstimator::kRloo ||
+         estimator == AdvantageEstimator::kPassAtK || estimator == AdvantageEstimator::kGdpo;
+}
+// Where nothing is divided, none says so and is no mistake.
+bool reads_std(const Config& c) {
+  return may_divide(c) || c.algorithm.advantage.std == AdvantageStd::kNone;
+}
+bool divides(const Config& c) {
+  return may_divide(c) && c.algorithm.advantage.std != AdvantageStd::kNone;
+}
+bool discounts(const Config& c) {
+  return has_critic(c) || c.algorithm.advantage.estimator == AdvantageEstimator::kReinforce ||
+         (has_kl(c) && c.algorithm.kl_in == KlIn::kAdvantage);
+}
+
+// Whether rollout.reward names one of these. A text that is no list of rewards is reported
+// elsewhere.
+bool rewards(const Config& c, std::initializer_list<std::string_view> names) {
+  try {
+    const auto parts = parse_rewards(c.rollout.reward);
+    return std::any_of(parts.begin(), parts.end(), [&](const WeightedReward& part) {
+      const std::string_view name = part.is_python() ? "python" : std::string_view(part.name);
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
+  } catch (const std::invalid_argument&) {
+    return true;
+  }
+}
+
+// Ranks among which the model is cut, as far as that is known before context_parallel_size is
+// split.
+bool is_sharded(const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  const bool all_axes = p.cp_fsdp_mode == CpFsdpMode::kAll;
+  const bool some = p.cp_fsdp_mode != CpFsdpMode::kNone;
+  const bool ulysses = some && (all_axes || p.cp_fsdp_mode == CpFsdpMode::kUlyssesOnly);
+  const bool ring = some && (all_axes || p.cp_fsdp_mode == CpFsdpMode::kRingOnly);
+  return p.data_parallel_shard_size > 1 || (ulysses && p.ulysses_parallel_size > 1) ||
+         (ring && p.ringattn_parallel_size > 1) || (some && p.context_parallel_size > 1);
+}
+
+constexpr std::string_view kSftOnly = "only algorithm.task sft reads it; or algorithm.task sft";
+constexpr std::string_view kRlOnly =
+    "algorithm.task sft does not read it: it samples nothing and learns from data.sft; or "
+    "algorithm.task rl";
+constexpr std::string_view kEvaluation =
+    "nothing is evaluated: eval.every is 0; or eval.every above 0";
+constexpr std::string_view kNoKl =
+    "there is no KL term: algorithm.kl_coef is 0; or kl_coef above 0";
+constexpr std::string_view kNoCritic =
+    "algorithm.advantage.estimator is not gae: it has no critic; or estimator gae";
+constexpr std::string_view kNoCorrection =
+    "algorithm.correction.mode is none; or another mode of correction";
+constexpr std::string_view kEmbedded =
+    "rollout.server is embedded: there is no server; or rollout.server vllm, sglang, llama_cpp or "
+    "python";
+constexpr std::string_view kNoAdapters =
+    "lora.rank is 0: all weights are trained; or lora.rank above 0";
+constexpr std::string_view kWhole =
+    "every rank holds the whole model; or parallel.data_parallel_shard_size above 1 (or "
+    "sequence-parallel ranks that parallel.cp_fsdp_mode names)";
+
+// Keys of one task.
+constexpr std::array kOfTasks = {
+    UnreadRule{"train.epochs", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"train.batch_size", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.sft", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.sft_eval", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.max_length", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.completion_key", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.messages_key", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"algorithm.", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"rollout.", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"bridge.", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"weights.", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.train", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.answer_key", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"model.reference_path", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"lora.publish", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"eval.temperature", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"eval.timeout_s", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"log.rollouts", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"log.samples", "algorithm.task", is_rl, kRlOnly},
+};
+
+constexpr std::array kOfAlgorithms = {
+    UnreadRule{"algorithm.kl_in", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.kl_to", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.kl_estimator", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.kl_bound", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.k3_bound", "algorithm.kl_coef", has_kl, kNoKl},
+    UnreadRule{"algorithm.kl_horizon", "algorithm.kl_target",
+               [](const Config& c) { return c.algorithm.kl_target > 0; },
+               "algorithm.kl_target is 0: kl_coef does not adapt; or kl_target above 0"},
+    UnreadRule{
+        "model.reference_path", "algorithm.kl_coef", has_reference,
+        "there is no reference policy: algorithm.kl_coef is 0 or kl_to is rollout; or kl_coef "
+        "above 0 with kl_to reference"},
+    UnreadRule{"algorithm.reference_mixup", "algorithm.reference_update_every",
+               [](const Config& c) { return c.algorithm.reference_update_every > 0; },
+               "algorithm.reference_update_every is 0: the reference does not move; or "
+               "reference_update_every above 0"},
+    UnreadRule{"algorithm.entropy_step", "algorithm.entropy_target",
+               [](const Config& c) { return c.algorithm.entropy_target > 0; },
+               "algorithm.entropy_target is 0: entropy_coef does not adapt; or entropy_target "
+               "above 0"},
+    UnreadRule{"algorithm.clip_low", "algorithm.loss", clips,
+               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
+    UnreadRule{"algorithm.clip_high", "algorithm.loss", clips,
+               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
+    UnreadRule{"algorithm.ppo_clip.", "algorithm.loss", has_loss<PolicyLossName::kPpoClip>,
+               "algorithm.loss is another; or loss ppo_clip"},
+    UnreadRule{"algorithm.cispo.", "algorithm.loss", has_loss<PolicyLossName::kCispo>,
+               "algorithm.loss is another; or loss cispo"},
+    UnreadRule{"algorithm.sapo.", "algorithm.loss", has_loss<PolicyLossName::kSapo>,
+               "algorithm.loss is another; or loss sapo"},
+    UnreadRule{"algorithm.dppo.", "algorithm.loss",
+               has_loss<PolicyLossName::kDppoTv, PolicyLossName::kDppoKl>,
+               "algorithm.loss is another; or loss dppo_tv or dppo_kl"},
+    UnreadRule{"algorithm.clip_cov.", "algorithm.loss", has_loss<PolicyLossName::kClipCov>,
+               "algorithm.loss is another; or loss clip_cov"},
+    UnreadRule{"algorithm.kl_cov.", "algorithm.loss", has_loss<PolicyLossName::kKlCov>,
+               "algorithm.loss is another; or loss kl_cov"},
+    UnreadRule{"algorithm.entropy_aggregation", "algorithm.entropy_coef",
+               [](const Config& c) { return c.algorithm.entropy_coef > 0; },
+               "there is no entropy bonus: algorithm.entropy_coef is 0; or entropy_coef above 0"},
+    UnreadRule{
+        "algorithm.loss_divisor", "algorithm.loss_aggregation",
+        [](const Config& c) { return c.algorithm.loss_aggregation == LossAggregation::kConstant; },
+        "algorithm.loss_aggregation is not constant; or loss_aggregation constant"},
+    UnreadRule{"algorithm.reward.overlong_factor", "algorithm.reward.overlong_buffer_tokens",
+               [](const Config& c) { return c.algorithm.reward.overlong_buffer_tokens > 0; },
+               "algorithm.reward.overlong_buffer_tokens is 0; or overlong_buffer_tokens above 0"},
+    UnreadRule{"algorithm.advantage.std", "algorithm.advantage.estimator", reads_std,
+               "algorithm.advantage.estimator divides by no standard deviation; or estimator "
+               "group_mean, rloo, pass_at_k or gdpo"},
+    UnreadRule{"algorithm.advantage.eps", "algorithm.advantage.std", divides,
+               "advantages are divided by no standard deviation; or algorithm.advantage.std other "
+               "than none with estimator group_mean, rloo, pass_at_k or gdpo"},
+    UnreadRule{"algorithm.advantage.unbiased", "algorithm.advantage.std", divides,
+               "advantages are divided by no standard deviation; or algorithm.advantage.std other "
+               "than none with estimator group_mean, rloo, pass_at_k or gdpo"},
+    UnreadRule{"algorithm.advantage.whiten_eps", "algorithm.advantage.whiten",
+               [](const Config& c) { return c.algorithm.advantage.whiten != Whiten::kNone; },
+               "algorithm.advantage.whiten is none; or whiten tokens or sequences"},
+    UnreadRule{"algorithm.advantage.whiten_eps_in", "algorithm.advantage.whiten",
+               [](const Config& c) { return c.algorithm.advantage.whiten != Whiten::kNone; },
+               "algorithm.advantage.whiten is none; or whiten tokens or sequences"},
+    UnreadRule{
+        "algorithm.advantage.gamma", "algorithm.advantage.estimator", discounts,
+        "nothing is discounted; or estimator reinforce or gae, or algorithm.kl_in advantage"},
+    UnreadRule{"algorithm.advantage.lambda", "algorithm.advantage.estimator", has_critic,
+               kNoCritic},
+    UnreadRule{"algorithm.critic.", "algorithm.advantage.estimator", has_critic, kNoCritic},
+    UnreadRule{"algorithm.correction.level", "algorithm.correction.mode", corrects, kNoCorrection},
+    UnreadRule{"algorithm.correction.low", "algorithm.correction.mode", corrects, kNoCorrection},
+    UnreadRule{"algorithm.correction.high", "algorithm.correction.mode", corrects, kNoCorrection},
+    UnreadRule{
+        "algorithm.dynamic_sampling_rounds", "algorithm.dynamic_sampling",
+        [](const Config& c) { return c.algorithm.dynamic_sampling == DynamicSampling::kRefill; },
+        "algorithm.dynamic_sampling is not refill; or dynamic_sampling refill"},
+};
+
+constexpr std::array kOfRollouts = {
+    UnreadRule{"rollout.reward_separator", "rollout.reward",
+               [](const Config& c) {
+                 return rewards(c, {"exact_match", "math_answer", "multiple_choice"});
+               },
+               "no reward of rollout.reward looks for a separator; or rollout.reward exact_match, "
+               "math_answer or multiple_choice"},
+    UnreadRule{"rollout.reward_options.tolerance", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"math_answer"}); },
+               "rollout.reward has no math_answer; or math_answer in rollout.reward"},
+    UnreadRule{"rollout.reward_options.regex", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"regex"}); },
+               "rollout.reward has no regex; or regex in rollout.reward"},
+    UnreadRule{"rollout.reward_options.json_schema", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"json_schema"}); },
+               "rollout.reward has no json_schema; or json_schema in rollout.reward"},
+    UnreadRule{"rollout.reward_options.repetition_ngram", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"repetition"}); },
+               "rollout.reward has no repetition; or repetition in rollout.reward"},
+    UnreadRule{"rollout.reward_options.code_", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"code_tests"}); },
+               "rollout.reward has no code_tests; or code_tests in rollout.reward"},
+    UnreadRule{"rollout.reward_options.http_", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"http"}); },
+               "rollout.reward has no http; or http in rollout.reward"},
+    UnreadRule{"rollout.reward_options.python_", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"python"}); },
+               "rollout.reward has no python(FILE:FUNCTION); or such a function in "
+               "rollout.reward"},
+    UnreadRule{"rollout.server_options.", "rollout.server", has_server, kEmbedded},
+    UnreadRule{"rollout.server_options.model", "rollout.server",
+               [](const Config& c) { return c.rollout.server == RolloutServer::kVllm; },
+               "only rollout.server vllm has names of models; or rollout.server vllm"},
+    UnreadRule{"rollout.server_options.weights_directory", "rollout.server_options.weights",
+               [](const Config& c) {
+                 const ServerWeights weights = c.rollout.server_options.weights;
+                 return weights != ServerWeights::kPull && weights != ServerWeights::kEngine;
+               },
+               "weights do not go through a directory; or rollout.server_options.weights disk, "
+               "restart or auto"},
+    UnreadRule{"rollout.server_options.start_command", "rollout.server_options.weights",
+               [](const Config& c) {
+                 const ServerWeights weights = c.rollout.server_options.weights;
+                 return weights == ServerWeights::kRestart || weights == ServerWeights::kAuto;
+               },
+               "the worker does not start the server; or rollout.server_options.weights restart or "
+               "auto"},
+    UnreadRule{"weights.full_every", "weights.encoding",
+               [](const Config& c) { return c.weights.encoding == WeightEncoding::kAuto; },
+               "weights.encoding dense sends whole tensors always; or encoding auto"},
+    UnreadRule{"weights.keep", "weights.directory",
+               [](const Config& c) { return !c.weights.directory.empty(); },
+               "weights.directory is empty: no version is written to disk; or a weights.directory"},
+};
+
+constexpr std::array kOfTraining = {
+    UnreadRule{"model.init_std", "model.init",
+               [](const Config& c) { return c.model.init == ModelInit::kRandom; },
+               "model.init pretrained draws no weights; or init random"},
+    UnreadRule{"optimizer.min_lr_ratio", "optimizer.lr_schedule",
+               [](const Config& c) { return c.optimizer.lr_schedule != LrDecay::kConstant; },
+               "optimizer.lr_schedule constant does not fall; or lr_schedule linear or cosine"},
+    UnreadRule{"optimizer.weight_decay_of", "optimizer.weight_decay",
+               [](const Config& c) { return c.optimizer.weight_decay > 0; },
+               "optimizer.weight_decay is 0: nothing decays; or weight_decay above 0"},
+    UnreadRule{"lora.alpha", "lora.rank", has_adapters, kNoAdapters},
+    UnreadRule{"lora.target_modules", "lora.rank", has_adapters, kNoAdapters},
+    UnreadRule{"lora.path", "lora.rank", has_adapters, kNoAdapters},
+    UnreadRule{"lora.base", "lora.rank", has_adapters, kNoAdapters},
+    UnreadRule{"lora.publish", "lora.rank", has_adapters, kNoAdapters},
+    UnreadRule{"parallel.zero_stage", "parallel.data_parallel_shard_size",
+               [](const Config& c) {
+                 return is_sharded(c) || c.optimizer.offload == OptimizerOffload::kFull;
+               },
+               kWhole},
+    UnreadRule{"parallel.reduce_dtype", "parallel.data_parallel_shard_size", is_sharded, kWhole},
+    UnreadRule{"parallel.group_scope", "parallel.context_parallel_size", shares_sequences,
+               "one rank has a sequence to itself: there are no sequence-parallel groups; or "
+               "parallel.context_parallel_size above 1"},
+    UnreadRule{"eval.before_training", "eval.every", evaluates, kEvaluation},
+    UnreadRule{"eval.max_prompts", "eval.every", evaluates, kEvaluation},
+    UnreadRule{"eval.samples", "eval.every", evaluates, kEvaluation},
+    UnreadRule{"eval.temperature", "eval.every", evaluates, kEvaluation},
+    UnreadRule{"eval.by", "eval.every", evaluates, kEvaluation},
+    UnreadRule{
+        "eval.timeout_s", "eval.by",
+        [](const Config& c) { return evaluates(c) && c.eval.by == EvalBy::kWorkers; },
+        "eval.by is embedded or eval.every is 0: no worker evaluates; or eval.by workers with "
+        "eval.every above 0"},
+};
+
+template <std::size_t... kSizes>
+constexpr auto joined(const std::array<UnreadRule, kSizes>&... parts) {
+  std::array<UnreadRule, (kSizes + ...)> all{};
+  std::size_t at = 0;
+  ((std::copy(parts.begin(), parts.end(), all.begin() + at), at += kSizes), ...);
+  return all;
+}
+
+constexpr auto kRules = joined(kOfTasks, kOfAlgorithms, kOfRollouts, kOfTraining);
+
+}  // namespace
+
+std::span<const UnreadRule> unread_rules() { return kRules; }
+
+}  // namespace ringside::rl
