@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats every C++ and CUDA file of the tree with clang-format 14 by .clang-format. Other versions
+# Formats every C++ and CUDA file of the tree with clang-format 16 by .clang-format. Other versions
 # lay out the same file otherwise.
 #
 # Usage: tools/format.sh [--check]
@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly kVersion=14
+readonly kVersion=16
 
 die() {
   echo "format: error: $*" >&2

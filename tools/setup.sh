@@ -22,7 +22,7 @@ kPackages=(
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
   libre2-dev libcpp-httplib-dev python3 python3-venv python3-jinja2)
 # What the tests, the benchmarks and the check of the tree's format need besides.
-kTestPackages=(git catch2 librapidcheck-dev libbenchmark-dev clang-format-14 zsh)
+kTestPackages=(git catch2 librapidcheck-dev libbenchmark-dev clang-format-16 zsh)
 readonly kStamp=ringside-complete
 
 say() { echo "setup: $*"; }

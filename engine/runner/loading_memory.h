@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "engine/device/compute_context.h"
-#include "engine/models/decoder_units.h"
 #include "engine/layers/model_config.h"
+#include "engine/models/decoder_units.h"
 #include "engine/runner/memory_shapes.h"
 
 namespace ringside::engine {

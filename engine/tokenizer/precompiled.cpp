@@ -14,9 +14,15 @@ constexpr std::size_t kLongestCluster = 5;  // bytes of a cluster that is looked
 }
 
 int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
+  if (c >= 'A' && c <= 'Z') {
+    return c - 'A';
+  }
+  if (c >= 'a' && c <= 'z') {
+    return c - 'a' + 26;
+  }
+  if (c >= '0' && c <= '9') {
+    return c - '0' + 52;
+  }
   return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 

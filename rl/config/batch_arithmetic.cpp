@@ -5,9 +5,9 @@
 namespace ringside::rl {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-std::string count(std::int64_t n, const std::string& noun) {
+std::string count(int64_t n, const std::string& noun) {
   const bool sibilant = noun.ends_with("h");
   return std::to_string(n) + " " + noun + (n == 1 ? "" : sibilant ? "es" : "s");
 }
@@ -17,11 +17,10 @@ std::string describe_filling(const Config& config, const BatchArithmetic& batch)
   if (batch.max_tokens_per_sample == 0) {
     return "";  // the lengths of documents stand in their file
   }
-  const std::int64_t ranks =
-      std::max<std::int64_t>(1, config.parallel.data_parallel_replicate_size) *
-      config.parallel.data_parallel_shard_size;
-  const std::int64_t tokens = batch.samples_per_mini_batch * batch.max_tokens_per_sample;
-  const std::int64_t each = ceil_div(tokens, ranks * config.train.tokens_per_micro_batch);
+  const int64_t ranks = std::max<int64_t>(1, config.parallel.data_parallel_replicate_size) *
+                        config.parallel.data_parallel_shard_size;
+  const int64_t tokens = batch.samples_per_mini_batch * batch.max_tokens_per_sample;
+  const int64_t each = ceil_div(tokens, ranks * config.train.tokens_per_micro_batch);
   return "; a mini-batch of the longest rollouts fills " + count(each, "micro-batch") +
          (ranks > 1 ? " on each of " + std::to_string(ranks) + " data-parallel ranks" : "");
 }

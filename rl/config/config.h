@@ -25,10 +25,10 @@ struct ModelConfig {
   Recompute recompute = Recompute::kNone;
   bool offload_activations = false;
   bool offload_parameters = false;
-  std::int64_t mlp_tile_tokens = 0;
-  std::int64_t logit_chunk_mb = 512;
+  int64_t mlp_tile_tokens = 0;
+  int64_t logit_chunk_mb = 512;
   bool fp32_norms = false;
-  std::int64_t max_document_tokens = 0;
+  int64_t max_document_tokens = 0;
   double router_aux_loss_coef = 0.0;
   double router_bias_update_rate = 0.0;
 };
@@ -38,7 +38,7 @@ struct DataConfig {
   std::string eval;
   std::string sft;
   std::string sft_eval;
-  std::int64_t max_length = 0;
+  int64_t max_length = 0;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
   std::string completion_key = "completion";
@@ -57,14 +57,14 @@ struct RewardOptionsConfig {
   double tolerance = 1e-6;
   std::string regex;
   std::string json_schema;
-  std::int64_t repetition_ngram = 20;
+  int64_t repetition_ngram = 20;
   std::string code_command = "python3";
   double code_timeout_s = 5.0;
-  std::int64_t code_memory_mb = 1024;
+  int64_t code_memory_mb = 1024;
   std::string http_url;
   double http_timeout_s = 30.0;
   std::string python_command = "python3";
-  std::int64_t python_processes = 1;
+  int64_t python_processes = 1;
   double python_timeout_s = 60.0;
 };
 
@@ -73,33 +73,33 @@ struct ServerConfig {
   std::string url = "http://127.0.0.1:8000";
   std::string api_key_file;
   std::string model;
-  std::int64_t concurrency = 64;
+  int64_t concurrency = 64;
   ServerWeights weights = ServerWeights::kAuto;
   std::string weights_directory;
   ServerPause pause = ServerPause::kDrain;
   double request_timeout_s = 600.0;
   double load_timeout_s = 600.0;
   std::string start_command;
-  std::int64_t probe_tokens = 16;
+  int64_t probe_tokens = 16;
   double probe_tolerance = 0.05;
 };
 struct RolloutConfig {
-  std::int64_t prompts_per_step = 8;
-  std::int64_t group_size = 8;
-  std::int64_t max_prompt_tokens = 512;
-  std::int64_t max_completion_tokens = 512;
+  int64_t prompts_per_step = 8;
+  int64_t group_size = 8;
+  int64_t max_prompt_tokens = 512;
+  int64_t max_completion_tokens = 512;
   double temperature = 1.0;
   double top_p = 1.0;
-  std::int64_t top_k = 0;
+  int64_t top_k = 0;
   std::string stop;
   std::string reward = "exact_match";
   std::string reward_separator;
   RewardOptionsConfig reward_options;
   RolloutServer server = RolloutServer::kEmbedded;
   ServerConfig server_options;
-  std::int64_t num_workers = 1;
-  std::int64_t worker_threads = 1;
-  std::int64_t max_steps_without_score = 3;
+  int64_t num_workers = 1;
+  int64_t worker_threads = 1;
+  int64_t max_steps_without_score = 3;
 };
 
 struct AdvantageConfig {
@@ -127,7 +127,7 @@ struct CorrectionConfig {
 struct RewardShapingConfig {
   double scale = 1.0;
   double clip = 0.0;
-  std::int64_t overlong_buffer_tokens = 0;
+  int64_t overlong_buffer_tokens = 0;
   double overlong_factor = 1.0;
 };
 
@@ -135,7 +135,7 @@ struct CriticConfig {
   std::string model_path;
   double learning_rate = 1e-5;
   double value_clip = 0.5;
-  std::int64_t warmup_steps = 0;
+  int64_t warmup_steps = 0;
   double max_grad_norm = 1.0;
 };
 
@@ -174,9 +174,9 @@ struct AlgorithmConfig {
   double kl_bound = 0.0;
   double k3_bound = 0.0;
   double kl_target = 0.0;
-  std::int64_t kl_horizon = 10000;
+  int64_t kl_horizon = 10000;
   KlAverage kl_average = KlAverage::kTokens;
-  std::int64_t reference_update_every = 0;
+  int64_t reference_update_every = 0;
   double reference_mixup = 1.0;
   double entropy_coef = 0.0;
   EntropyAggregation entropy_aggregation = EntropyAggregation::kTokens;
@@ -201,15 +201,15 @@ struct AlgorithmConfig {
   RouterReplay router_replay = RouterReplay::kNone;
   CorrectionConfig correction;
   DynamicSampling dynamic_sampling = DynamicSampling::kNone;
-  std::int64_t dynamic_sampling_rounds = 10;
-  std::int64_t num_iterations = 1;
-  std::int64_t max_staleness = 0;
+  int64_t dynamic_sampling_rounds = 10;
+  int64_t num_iterations = 1;
+  int64_t max_staleness = 0;
   bool mask_truncated = false;
 };
 
 // Low-rank adapters. rank 0 = all weights are trained.
 struct LoraConfig {
-  std::int64_t rank = 0;
+  int64_t rank = 0;
   double alpha = 32.0;
   std::string target_modules = "all-linear";
   std::string path;
@@ -220,7 +220,7 @@ struct LoraConfig {
 struct OptimizerConfig {
   double learning_rate = 1e-6;
   LrDecay lr_schedule = LrDecay::kConstant;
-  std::int64_t warmup_steps = 0;
+  int64_t warmup_steps = 0;
   double min_lr_ratio = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -232,38 +232,38 @@ struct OptimizerConfig {
 };
 
 struct TrainConfig {
-  std::int64_t steps = 100;
-  std::int64_t epochs = 0;
-  std::int64_t tokens_per_micro_batch = 16384;
-  std::int64_t num_mini_batches = 1;
-  std::int64_t batch_size = 32;
-  std::int64_t threads = 0;
+  int64_t steps = 100;
+  int64_t epochs = 0;
+  int64_t tokens_per_micro_batch = 16384;
+  int64_t num_mini_batches = 1;
+  int64_t batch_size = 32;
+  int64_t threads = 0;
 };
 
 struct ParallelConfig {
   // 0 = what the world leaves; set when the world is known.
-  std::int64_t data_parallel_replicate_size = 0;
-  std::int64_t data_parallel_shard_size = 1;
-  std::int64_t ringattn_parallel_size = 1;
-  std::int64_t ulysses_parallel_size = 1;
-  std::int64_t context_parallel_size = 0;
-  std::int64_t expert_parallel_size = 1;
+  int64_t data_parallel_replicate_size = 0;
+  int64_t data_parallel_shard_size = 1;
+  int64_t ringattn_parallel_size = 1;
+  int64_t ulysses_parallel_size = 1;
+  int64_t context_parallel_size = 0;
+  int64_t expert_parallel_size = 1;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
-  std::int64_t zero_stage = 3;
+  int64_t zero_stage = 3;
   ReduceDType reduce_dtype = ReduceDType::kFloat32;
   GroupScope group_scope = GroupScope::kLocalNode;
   double collective_timeout_s = 600.0;
 
   // Number of ranks that share a sequence, before or after context_parallel_size is factored.
-  std::int64_t sequence_parallel_size() const {
+  int64_t sequence_parallel_size() const {
     return context_parallel_size > 0 ? context_parallel_size
                                      : ringattn_parallel_size * ulysses_parallel_size;
   }
   // Number of ranks of one replica.
-  std::int64_t replica_size() const { return data_parallel_shard_size * sequence_parallel_size(); }
+  int64_t replica_size() const { return data_parallel_shard_size * sequence_parallel_size(); }
   // Number of ranks of the mesh; of one replica while the number of replicas is open.
-  std::int64_t world_size() const {
-    return std::max<std::int64_t>(1, data_parallel_replicate_size) * replica_size();
+  int64_t world_size() const {
+    return std::max<int64_t>(1, data_parallel_replicate_size) * replica_size();
   }
 };
 
@@ -274,8 +274,8 @@ struct SpConfig {
   bool async_ulysses = false;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
-  std::int64_t heads_k_stride = 0;
-  std::int64_t virtual_ranks = 0;
+  int64_t heads_k_stride = 0;
+  int64_t virtual_ranks = 0;
   std::string device_speeds;
 };
 
@@ -294,25 +294,25 @@ struct BridgeConfig {
   double worker_timeout_s = 10.0;
   double pause_timeout_s = 3600.0;
   double assignment_timeout_s = 600.0;
-  std::int64_t max_queued_mb = 4096;
+  int64_t max_queued_mb = 4096;
   JournalFsync journal_fsync = JournalFsync::kBatch;
-  std::int64_t journal_max_mb = 16384;
+  int64_t journal_max_mb = 16384;
   CurveConfig curve;
 };
 
 struct WeightsConfig {
   PublishDType publish_dtype = PublishDType::kModel;
   WeightEncoding encoding = WeightEncoding::kAuto;
-  std::int64_t full_every = 16;
+  int64_t full_every = 16;
   bool shared_memory = true;
   std::string directory;
-  std::int64_t keep = 2;
+  int64_t keep = 2;
 };
 
 struct CheckpointConfig {
-  std::int64_t every = 0;
+  int64_t every = 0;
   double every_minutes = 10.0;
-  std::int64_t keep = 2;
+  int64_t keep = 2;
   bool keep_best = false;
   std::string best_metric;
 };
@@ -321,23 +321,23 @@ struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   ProgressStyle progress = ProgressStyle::kAuto;
   bool rollouts = false;
-  std::int64_t samples = 2;
+  int64_t samples = 2;
   std::string openmetrics;
 };
 
 struct EvalConfig {
   std::string sets;  // as absolute_eval_sets() returns it
-  std::int64_t every = 0;
+  int64_t every = 0;
   bool before_training = true;
-  std::int64_t max_prompts = 0;
-  std::int64_t samples = 1;
+  int64_t max_prompts = 0;
+  int64_t samples = 1;
   double temperature = 0.0;
   EvalBy by = EvalBy::kEmbedded;
   double timeout_s = 1800.0;
 };
 
 struct Config {
-  std::int64_t seed = 1;
+  int64_t seed = 1;
   ModelConfig model;
   DataConfig data;
   RolloutConfig rollout;

@@ -99,7 +99,7 @@ std::vector<EvalSet> eval_sets(const Config& config) {
   return sets;
 }
 
-bool evaluation_is_due(const EvalConfig& eval, std::int64_t step) {
+bool evaluation_is_due(const EvalConfig& eval, int64_t step) {
   return eval.every > 0 && (step == 0 ? eval.before_training : step % eval.every == 0);
 }
 
@@ -111,7 +111,7 @@ std::vector<std::string> evaluation_metrics(const Config& config) {
       continue;
     }
     metrics.push_back(set.metric("reward"));
-    for (const std::int64_t k : pass_at_ks(config.eval.samples)) {
+    for (const int64_t k : pass_at_ks(config.eval.samples)) {
       metrics.push_back(set.metric("pass@" + std::to_string(k)));
     }
   }
@@ -126,9 +126,9 @@ std::string best_metric(const Config& config) {
   return metrics.front();
 }
 
-std::vector<std::int64_t> pass_at_ks(std::int64_t samples) {
-  std::vector<std::int64_t> ks;
-  for (std::int64_t k = 1; k < samples; k *= 2) {
+std::vector<int64_t> pass_at_ks(int64_t samples) {
+  std::vector<int64_t> ks;
+  for (int64_t k = 1; k < samples; k *= 2) {
     ks.push_back(k);
   }
   ks.push_back(samples);

@@ -34,7 +34,7 @@ std::string absolute_eval_sets(const std::string& text, const std::filesystem::p
 std::vector<EvalSet> eval_sets(const Config& config);
 
 // Whether an evaluation is due after `step` steps; step 0: before training.
-bool evaluation_is_due(const EvalConfig& eval, std::int64_t step);
+bool evaluation_is_due(const EvalConfig& eval, int64_t step);
 
 // The metrics that checkpoint.best_metric may name: of each set its reward and pass@k, or its loss.
 // The first is the default.
@@ -46,6 +46,6 @@ std::string best_metric(const Config& config);
 
 // The numbers k of pass@k for this many completions of a prompt: 1, 2, 4, ... below `samples`, and
 // `samples`.
-std::vector<std::int64_t> pass_at_ks(std::int64_t samples);
+std::vector<int64_t> pass_at_ks(int64_t samples);
 
 }  // namespace ringside::rl

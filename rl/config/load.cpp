@@ -23,7 +23,9 @@ template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return std::nullopt;
+  }
   return value;
 }
 
@@ -35,7 +37,9 @@ class Setter {
   std::string operator()(const IntegerSlot& slot) const { return set_number(slot, "an integer"); }
   std::string operator()(const RealSlot& slot) const { return set_number(slot, "a number"); }
   std::string operator()(const BoolSlot& slot) const {
-    if (source_.text != "true" && source_.text != "false") return wrong("true or false");
+    if (source_.text != "true" && source_.text != "false") {
+      return wrong("true or false");
+    }
     *slot.value = source_.text == "true";
     return "";
   }
@@ -48,7 +52,9 @@ class Setter {
       return "";
     }
     std::string list;
-    for (const auto name : slot.names) list.append(list.empty() ? "" : ", ").append(name);
+    for (const auto name : slot.names) {
+      list.append(list.empty() ? "" : ", ").append(name);
+    }
     return wrong((slot.names.size() > 1 ? "one of " : "") + list) +
            value_suggestion(source_.key, source_.text, slot.names);
   }
@@ -58,8 +64,12 @@ class Setter {
   std::string set_number(const NumberSlot& slot, const std::string& kind) const {
     using T = std::remove_pointer_t<decltype(slot.value)>;
     const std::optional<T> value = parse_number<T>(source_.text);
-    if (!value) return wrong(kind + ", " + slot.range.describe());
-    if (!slot.range.holds(static_cast<double>(*value))) return wrong(slot.range.describe());
+    if (!value) {
+      return wrong(kind + ", " + slot.range.describe());
+    }
+    if (!slot.range.holds(static_cast<double>(*value))) {
+      return wrong(slot.range.describe());
+    }
     *slot.value = *value;
     return "";
   }
@@ -83,7 +93,9 @@ class Setter {
 std::optional<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   // Opening a folder succeeds on Linux; only reading it fails.
-  if (!in || std::filesystem::is_directory(path)) return std::nullopt;
+  if (!in || std::filesystem::is_directory(path)) {
+    return std::nullopt;
+  }
   std::ostringstream text;
   text << in.rdbuf();
   return text.str();
@@ -99,7 +111,9 @@ std::vector<SourceValue> read_sources(const std::vector<std::filesystem::path>& 
                                       WrittenAt& written_at, std::vector<std::string>& errors) {
   std::vector<SourceValue> values;
   auto note_places = [&, done = std::size_t{0}](int place) mutable {
-    for (; done < values.size(); ++done) written_at[values[done].key] = place;
+    for (; done < values.size(); ++done) {
+      written_at[values[done].key] = place;
+    }
   };
   int place = 0;
   for (const auto& file : files) {
@@ -111,7 +125,9 @@ std::vector<SourceValue> read_sources(const std::vector<std::filesystem::path>& 
     append(values, flatten_yaml({file.string(), *text, file.parent_path()}, errors));
     note_places(place++);
   }
-  for (const auto& assignment : overrides) append(values, flatten_override(assignment, errors));
+  for (const auto& assignment : overrides) {
+    append(values, flatten_override(assignment, errors));
+  }
   note_places(place);
   return values;
 }
@@ -145,7 +161,9 @@ std::vector<Mistake> all_mistakes(const Config& config, const Config& base,
       const bool known = std::any_of(before.begin(), before.end(), [&](const Mistake& other) {
         return other.key == mistake.key;
       });
-      if (!known) mistakes.push_back(mistake);
+      if (!known) {
+        mistakes.push_back(mistake);
+      }
     }
   }
   return mistakes;
@@ -157,9 +175,13 @@ std::vector<SourceValue> read_preset(const std::vector<SourceValue>& written) {
   const auto last = std::find_if(written.rbegin(), written.rend(), [](const SourceValue& value) {
     return value.key == "algorithm.preset";
   });
-  if (last == written.rend()) return {};
+  if (last == written.rend()) {
+    return {};
+  }
   const auto names = preset_names();
-  if (std::find(names.begin(), names.end(), last->text) == names.end()) return {};
+  if (std::find(names.begin(), names.end(), last->text) == names.end()) {
+    return {};
+  }
   const std::string place = "preset " + last->text;
   std::vector<SourceValue> values;
   for (const auto& [key, text] : preset_values(last->text)) {
@@ -195,7 +217,9 @@ LoadedConfig load_config(const std::vector<std::filesystem::path>& files,
   const auto apply = [&](const std::vector<SourceValue>& part) {
     for (const SourceValue& value : part) {
       const std::string wrong = std::visit(Setter(value), slots.at(value.key));
-      if (!wrong.empty()) loaded.errors.push_back(value.where + ": " + value.key + ": " + wrong);
+      if (!wrong.empty()) {
+        loaded.errors.push_back(value.where + ": " + value.key + ": " + wrong);
+      }
       loaded.origins[value.key] = value.origin;
       where[value.key] = value.where;
     }
@@ -217,7 +241,9 @@ Config load_config_or_throw(const std::vector<std::filesystem::path>& files,
   LoadedConfig loaded = load_config(files, overrides);
   if (!loaded.ok()) {
     std::string text;
-    for (const std::string& error : loaded.errors) text += (text.empty() ? "" : "\n") + error;
+    for (const std::string& error : loaded.errors) {
+      text += (text.empty() ? "" : "\n") + error;
+    }
     throw std::invalid_argument(text);
   }
   return std::move(loaded.config);
@@ -226,8 +252,9 @@ Config load_config_or_throw(const std::vector<std::filesystem::path>& files,
 std::string dump(const Config& config) {
   Config copy = config;
   YAML::Node root(YAML::NodeType::Map);
-  for (const Field& field : fields_of(copy))
+  for (const Field& field : fields_of(copy)) {
     insert(root, field.key, YAML::Node(value_text(field.slot)));
+  }
   YAML::Emitter out;
   out << root;
   return std::string(out.c_str()) + "\n";

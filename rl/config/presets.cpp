@@ -24,7 +24,9 @@ const std::vector<Preset>& presets() {
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
-  for (const Preset& preset : presets()) names.push_back(preset.name);
+  for (const Preset& preset : presets()) {
+    names.push_back(preset.name);
+  }
   return names;
 }
 

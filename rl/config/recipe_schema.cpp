@@ -31,7 +31,7 @@ void add_range(Json& json, const Range& range) {
 struct SlotSchema {
   Json operator()(const IntegerSlot& slot) const {
     Json json = {{"type", "integer"}};
-    add_range<std::int64_t>(json, slot.range);
+    add_range<int64_t>(json, slot.range);
     json["default"] = *slot.value;
     return json;
   }
@@ -59,7 +59,9 @@ struct SlotSchema {
   }
   Json operator()(const ChoiceSlot& slot) const {
     Json names = Json::array();
-    for (const std::string_view name : slot.names) names.push_back(name);
+    for (const std::string_view name : slot.names) {
+      names.push_back(name);
+    }
     return {{"enum", names}, {"default", slot.get()}};
   }
 };

@@ -47,7 +47,7 @@ bool Range::holds(double value) const {
 std::string Range::describe() const {
   const Range unbounded;
   const auto bound = [](double value) {
-    return value == std::trunc(value) ? number_text(static_cast<std::int64_t>(value))
+    return value == std::trunc(value) ? number_text(static_cast<int64_t>(value))
                                       : number_text(value);
   };
   std::string text;
@@ -79,7 +79,9 @@ const std::vector<std::string>& known_keys() {
   static const std::vector<std::string> keys = [] {
     Config config;
     std::vector<std::string> names;
-    for (const Field& field : fields_of(config)) names.push_back(field.key);
+    for (const Field& field : fields_of(config)) {
+      names.push_back(field.key);
+    }
     return names;
   }();
   return keys;

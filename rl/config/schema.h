@@ -31,7 +31,7 @@ struct Range {
 };
 
 struct IntegerSlot {
-  std::int64_t* value;
+  int64_t* value;
   Range range;
 };
 struct RealSlot {

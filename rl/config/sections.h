@@ -24,7 +24,7 @@ inline Range between(double low, double high) { return Range{.low = low, .high =
 // Collects the rows of all sections, in the order of configs/defaults.yaml.
 class FieldList {
  public:
-  void integer(std::string key, std::int64_t& value, Range range, std::string sentence) {
+  void integer(std::string key, int64_t& value, Range range, std::string sentence) {
     add(std::move(key), IntegerSlot{&value, range}, std::move(sentence));
   }
   void real(std::string key, double& value, Range range, std::string sentence) {

@@ -20,7 +20,9 @@ std::string_view last_component(std::string_view key) {
 std::ptrdiff_t depth_of(std::string_view key) { return std::count(key.begin(), key.end(), '.'); }
 
 bool ends_at_dot(std::string_view key, std::string_view suffix) {
-  if (!key.ends_with(suffix)) return false;
+  if (!key.ends_with(suffix)) {
+    return false;
+  }
   return key.size() == suffix.size() || key[key.size() - suffix.size() - 1] == '.';
 }
 
@@ -72,7 +74,9 @@ std::string translate(std::string_view unknown) {
   const Translation* best = nullptr;
   for (const Translation& entry : translations()) {
     const bool longer = best == nullptr || entry.theirs.size() > best->theirs.size();
-    if (longer && ends_at_dot(unknown, entry.theirs)) best = &entry;
+    if (longer && ends_at_dot(unknown, entry.theirs)) {
+      best = &entry;
+    }
   }
   return best == nullptr ? "" : std::string(best->ours);
 }

@@ -23,7 +23,9 @@ std::string keys_of_section(std::string_view name) {
   const std::string prefix = std::string(name) + ".";
   std::string list;
   for (const std::string& key : known_keys()) {
-    if (!key.starts_with(prefix)) continue;
+    if (!key.starts_with(prefix)) {
+      continue;
+    }
     list += (list.empty() ? "" : ", ") + key.substr(prefix.size());
   }
   return list;
@@ -110,7 +112,9 @@ class Flattener {
   std::string place(const YAML::Mark& mark, bool with_column) const {
     std::string text = source_.name;
     text.append(":").append(std::to_string(mark.line + 1));
-    if (with_column) text.append(":").append(std::to_string(mark.column + 1));
+    if (with_column) {
+      text.append(":").append(std::to_string(mark.column + 1));
+    }
     return text;
   }
 
@@ -129,7 +133,9 @@ std::vector<SourceValue> flatten_yaml(const SourceText& source, std::vector<std:
                        " YAML documents, expected one");
       return {};
     }
-    if (documents.empty() || documents[0].IsNull()) return {};
+    if (documents.empty() || documents[0].IsNull()) {
+      return {};
+    }
     if (!documents[0].IsMap()) {
       errors.push_back(source.name + ":1:1: the document is not a mapping of keys to values");
       return {};

@@ -14,7 +14,9 @@ namespace {
 
 std::string pattern_with(std::string_view prefix) {
   std::string escaped;
-  for (const char c : prefix) escaped.append(c == '%' ? 2 : 1, c);
+  for (const char c : prefix) {
+    escaped.append(c == '%' ? 2 : 1, c);
+  }
   return "%Y-%m-%d %H:%M:%S.%e %-5l " + (escaped.empty() ? "" : "[" + escaped + "] ") + "%v";
 }
 

@@ -26,7 +26,7 @@ MetricsLine parse_metrics_line(const std::string& text, const std::string& where
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
     throw std::runtime_error(where + ": not a JSON object with an integer \"step\"");
   }
-  MetricsLine line{json["step"].get<std::int64_t>(), {}};
+  MetricsLine line{json["step"].get<int64_t>(), {}};
   for (const auto& [name, value] : json.items()) {
     if (name == "step" || name == "updates" || name == "non_finite") {
       continue;

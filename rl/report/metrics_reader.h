@@ -11,8 +11,8 @@
 namespace ringside::rl {
 
 struct MetricsLine {
-  std::int64_t step = 0;  // 0: the evaluation before training
-  Metrics metrics;        // without "updates"; not finite where "non_finite" says so
+  int64_t step = 0;  // 0: the evaluation before training
+  Metrics metrics;   // without "updates"; not finite where "non_finite" says so
 };
 
 // The lines of one file, in file order. A line that is still being written is read when it is

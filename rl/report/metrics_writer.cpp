@@ -23,20 +23,24 @@ using Json = nlohmann::ordered_json;
 }
 
 // The step of a line; throws std::runtime_error for anything that is no metrics line.
-std::int64_t step_of(const std::string& line, const std::string& where) {
+int64_t step_of(const std::string& line, const std::string& where) {
   const Json parsed = Json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) {
     throw std::runtime_error(where + ": not a JSON object with an integer \"step\"");
   }
-  return parsed["step"].get<std::int64_t>();
+  return parsed["step"].get<int64_t>();
 }
 
 void write_all(int fd, const std::string& text, const std::filesystem::path& path) {
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) throw_errno(path, "cannot be written");
-    if (n > 0) done += static_cast<std::size_t>(n);
+    if (n < 0 && errno != EINTR) {
+      throw_errno(path, "cannot be written");
+    }
+    if (n > 0) {
+      done += static_cast<std::size_t>(n);
+    }
   }
 }
 
@@ -44,18 +48,22 @@ void write_all(int fd, const std::string& text, const std::filesystem::path& pat
 template <class Use>
 void for_each_line(const std::filesystem::path& path, Use use) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw_errno(path, "cannot be read");
+  if (!in) {
+    throw_errno(path, "cannot be read");
+  }
   std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    if (in.eof()) break;  // no newline at its end: the write was cut short
+  for (int64_t number = 1; std::getline(in, line); ++number) {
+    if (in.eof()) {
+      break;  // no newline at its end: the write was cut short
+    }
     use(line, step_of(line, path.string() + ":" + std::to_string(number)));
   }
 }
 
 // The file's complete lines up to and including `last_step`.
-std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step) {
+std::string kept_lines(const std::filesystem::path& path, int64_t last_step) {
   std::string kept;
-  for_each_line(path, [&](const std::string& line, std::int64_t step) {
+  for_each_line(path, [&](const std::string& line, int64_t step) {
     if (step <= last_step) {
       kept += line + "\n";
     }
@@ -66,10 +74,14 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t last_step
 void replace_file(const std::filesystem::path& path, const std::string& text) {
   const std::filesystem::path next = path.string() + ".next";
   const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw_errno(next, "cannot be created");
+  if (fd < 0) {
+    throw_errno(next, "cannot be created");
+  }
   try {
     write_all(fd, text, next);
-    if (fsync(fd) != 0) throw_errno(next, "cannot be written");
+    if (fsync(fd) != 0) {
+      throw_errno(next, "cannot be written");
+    }
   } catch (...) {
     close(fd);
     throw;
@@ -79,12 +91,14 @@ void replace_file(const std::filesystem::path& path, const std::string& text) {
 }
 
 std::string non_finite_word(double value) {
-  if (std::isnan(value)) return "nan";
+  if (std::isnan(value)) {
+    return "nan";
+  }
   return value > 0 ? "inf" : "-inf";
 }
 
 // JSON has no NaN and no infinities: such a metric becomes null and is named in "non_finite".
-void add_metrics(Json& object, const Metrics& metrics, std::int64_t step) {
+void add_metrics(Json& object, const Metrics& metrics, int64_t step) {
   Json non_finite = Json::object();
   for (const auto& [name, value] : metrics) {
     if (name.empty() || name == "non_finite" || name == "updates" || object.contains(name)) {
@@ -99,30 +113,35 @@ void add_metrics(Json& object, const Metrics& metrics, std::int64_t step) {
       non_finite[name] = non_finite_word(value);
     }
   }
-  if (!non_finite.empty()) object["non_finite"] = std::move(non_finite);
+  if (!non_finite.empty()) {
+    object["non_finite"] = std::move(non_finite);
+  }
 }
 
 }  // namespace
 
-std::int64_t last_metrics_step(const std::filesystem::path& path) {
-  std::int64_t last = 0;
+int64_t last_metrics_step(const std::filesystem::path& path) {
+  int64_t last = 0;
   if (std::filesystem::exists(path)) {
-    for_each_line(path,
-                  [&](const std::string&, std::int64_t step) { last = std::max(last, step); });
+    for_each_line(path, [&](const std::string&, int64_t step) { last = std::max(last, step); });
   }
   return last;
 }
 
-MetricsWriter::MetricsWriter(std::filesystem::path path, std::int64_t resumed_step)
+MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t resumed_step)
     : path_(std::move(path)) {
-  if (std::filesystem::exists(path_)) replace_file(path_, kept_lines(path_, resumed_step));
+  if (std::filesystem::exists(path_)) {
+    replace_file(path_, kept_lines(path_, resumed_step));
+  }
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_errno(path_, "cannot be opened");
+  if (fd_ < 0) {
+    throw_errno(path_, "cannot be opened");
+  }
 }
 
 MetricsWriter::~MetricsWriter() { close(fd_); }
 
-void MetricsWriter::write(std::int64_t step, const Metrics& metrics,
+void MetricsWriter::write(int64_t step, const Metrics& metrics,
                           const std::vector<Metrics>& updates) {
   Json line = {{"step", step}};
   add_metrics(line, metrics, step);

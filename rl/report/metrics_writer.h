@@ -12,7 +12,7 @@ namespace ringside::rl {
 
 // The highest step of the file's complete lines; 0 when it has none or does not exist.
 // Throws: std::runtime_error as MetricsWriter does.
-std::int64_t last_metrics_step(const std::filesystem::path& path);
+int64_t last_metrics_step(const std::filesystem::path& path);
 
 // A line is {"step": 3, "reward": 0.25, ...}: the step first, then the metrics in their order.
 // Doubles are written so that they read back to the same value. JSON has no NaN and no infinities:
@@ -25,7 +25,7 @@ class MetricsWriter {
   // old one. resumed_step: the checkpoint's step, or -1 for a new run.
   // Throws: std::runtime_error when the file cannot be read or written, or when a complete line
   // before the last is not an object with an integer "step".
-  MetricsWriter(std::filesystem::path path, std::int64_t resumed_step);
+  MetricsWriter(std::filesystem::path path, int64_t resumed_step);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -35,7 +35,7 @@ class MetricsWriter {
   // objects.
   // Throws: std::invalid_argument for a name that is empty, "step", "updates", "non_finite" or a
   // duplicate; std::runtime_error when the disk is full.
-  void write(std::int64_t step, const Metrics& metrics, const std::vector<Metrics>& updates = {});
+  void write(int64_t step, const Metrics& metrics, const std::vector<Metrics>& updates = {});
 
  private:
   std::filesystem::path path_;

@@ -29,8 +29,12 @@ std::string metric_name(const std::string& name) {
 }
 
 std::string value_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  if (std::isnan(value)) {
+    return "NaN";
+  }
+  if (std::isinf(value)) {
+    return value > 0 ? "+Inf" : "-Inf";
+  }
   char text[40];
   std::snprintf(text, sizeof text, "%.17g", value);
   return text;
@@ -46,7 +50,7 @@ int port_of(const std::string& text) {
 
 }  // namespace
 
-std::string openmetrics_text(std::int64_t step, const Metrics& metrics) {
+std::string openmetrics_text(int64_t step, const Metrics& metrics) {
   std::string text;
   std::set<std::string> seen;
   const auto add = [&](const std::string& name, double value) {
@@ -119,7 +123,7 @@ OpenMetricsServer::OpenMetricsServer(const std::string& address)
 
 OpenMetricsServer::~OpenMetricsServer() = default;
 
-void OpenMetricsServer::set(std::int64_t step, const Metrics& metrics) {
+void OpenMetricsServer::set(int64_t step, const Metrics& metrics) {
   server_->set(openmetrics_text(step, metrics));
 }
 

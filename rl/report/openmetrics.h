@@ -14,7 +14,7 @@ namespace ringside::rl {
 // every other character than letters, digits and _ replaced by _. Of names that become equal only
 // the first is there. ringside_step is the step. Ends with "# EOF".
 // Source: https://openmetrics.io, sections 3 and 4 of the specification.
-std::string openmetrics_text(std::int64_t step, const Metrics& metrics);
+std::string openmetrics_text(int64_t step, const Metrics& metrics);
 
 // Thread: one of its own answers requests. Anyone who reaches the address can read the metrics.
 class OpenMetricsServer {
@@ -28,7 +28,7 @@ class OpenMetricsServer {
 
   // Replaces the metrics.
   // Thread safety: safe to call concurrently.
-  void set(std::int64_t step, const Metrics& metrics);
+  void set(int64_t step, const Metrics& metrics);
 
  private:
   class Server;

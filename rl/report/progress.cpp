@@ -25,8 +25,12 @@ std::string printed(const char* format, double value) {
 
 // 987 -> "987", 12345 -> "12.3k".
 std::string short_count(double value) {
-  if (!(std::abs(value) >= 1000)) return printed("%.0f", value);
-  if (std::abs(value) < 1e6) return printed("%.1fk", value / 1e3);
+  if (!(std::abs(value) >= 1000)) {
+    return printed("%.0f", value);
+  }
+  if (std::abs(value) < 1e6) {
+    return printed("%.1fk", value / 1e3);
+  }
   return printed("%.1fM", value / 1e6);
 }
 
@@ -46,7 +50,7 @@ double tokens_per_s(const Metrics& metrics) {
   return seconds > 0.0 ? find_metric(metrics, "num_tokens").value_or(0.0) / seconds : 0.0;
 }
 
-std::vector<std::string> pace_fields(const ProgressUpdate& update, std::int64_t total_steps,
+std::vector<std::string> pace_fields(const ProgressUpdate& update, int64_t total_steps,
                                      double fraction, double eta_s) {
   return {printed("%3.0f %%", std::floor(fraction * 100)),
           std::to_string(update.step) + "/" + std::to_string(total_steps),
@@ -165,8 +169,10 @@ TerminalTraits detect_terminal() {
 }
 
 std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "?";
-  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) {
+    return "?";
+  }
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
   const auto days = static_cast<long long>(whole / 86400);
   const auto hours = static_cast<int>(whole / 3600 % 24);
   const auto minutes = static_cast<int>(whole / 60 % 60);
@@ -182,14 +188,13 @@ std::string format_duration(double seconds) {
   return text;
 }
 
-std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
+std::vector<std::string> render_screen(const ProgressUpdate& update, int64_t total_steps,
                                        double eta_s, const TerminalTraits& terminal,
                                        double since_s) {
   const auto room = static_cast<std::size_t>(std::max(terminal.columns - 1, 0));
-  const double fraction =
-      std::clamp(static_cast<double>(update.step) /
-                     static_cast<double>(std::max<std::int64_t>(total_steps, 1)),
-                 0.0, 1.0);
+  const double fraction = std::clamp(
+      static_cast<double>(update.step) / static_cast<double>(std::max<int64_t>(total_steps, 1)),
+      0.0, 1.0);
   ScreenLines lines(room);
   for (const std::string& field : pace_fields(update, total_steps, fraction, eta_s)) {
     lines.add(field);
@@ -209,7 +214,7 @@ std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_
   return std::move(lines).take();
 }
 
-std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s) {
+std::string render_line(const ProgressUpdate& update, int64_t total_steps, double eta_s) {
   std::string line = "step " + std::to_string(update.step) + "/" + std::to_string(total_steps);
   if (const auto reward = find_metric(update.metrics, "reward")) {
     line += "  reward " + printed("%.4f", *reward);
@@ -223,7 +228,7 @@ std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, 
   return line + "  eta " + format_duration(eta_s);
 }
 
-Progress::Progress(std::int64_t total_steps, ProgressOutput output)
+Progress::Progress(int64_t total_steps, ProgressOutput output)
     : total_steps_(total_steps), output_(std::move(output)) {
   if (output_.status && output_.redraw_every.count() > 0) {
     redraws_ = std::jthread([this](const std::stop_token& stop) { redraw_until(stop); });
@@ -260,7 +265,7 @@ void Progress::update(const ProgressUpdate& update) {
   const double mean_s = std::accumulate(last_steps_s_.begin(), last_steps_s_.end(), 0.0) /
                         static_cast<double>(last_steps_s_.size());
   const double eta_s =
-      static_cast<double>(std::max<std::int64_t>(total_steps_ - update.step, 0)) * mean_s;
+      static_cast<double>(std::max<int64_t>(total_steps_ - update.step, 0)) * mean_s;
   last_line_ = render_line(update, total_steps_, eta_s);
   if (output_.status) {
     const std::lock_guard lock(mutex_);

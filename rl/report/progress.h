@@ -17,7 +17,7 @@
 namespace ringside::rl {
 
 struct ProgressUpdate {
-  std::int64_t step = 0;                  // steps done, 1 after the first
+  int64_t step = 0;                       // steps done, 1 after the first
   Metrics metrics;                        // of the step, as in metrics.jsonl
   std::optional<double> evaluation = {};  // the last one's reward or loss, if any
 };
@@ -39,12 +39,12 @@ TerminalTraits detect_terminal();
 // A metric that is absent has no field. On a narrow terminal the bar is left out and fields move to
 // further lines. `eta_s` is in seconds. since_s: seconds since the step ended; from 1 on the screen
 // says how long the next step has taken: "step 41 for 0:35".
-std::vector<std::string> render_screen(const ProgressUpdate& update, std::int64_t total_steps,
+std::vector<std::string> render_screen(const ProgressUpdate& update, int64_t total_steps,
                                        double eta_s, const TerminalTraits& terminal,
                                        double since_s = 0.0);
 
 // "step 40/100  reward 0.5320  loss 0.0123  eval 0.6100  12345 tok/s  1.52 s  eta 1:02".
-std::string render_line(const ProgressUpdate& update, std::int64_t total_steps, double eta_s);
+std::string render_line(const ProgressUpdate& update, int64_t total_steps, double eta_s);
 
 // 59 -> "0:59", 3723 -> "1:02:03", 90000 -> "1d 1:00:00"; not finite or negative -> "?".
 std::string format_duration(double seconds);
@@ -68,7 +68,7 @@ struct ProgressOutput {
 class Progress {
  public:
   // total_steps: those of the whole run; 0 if that is unknown.
-  Progress(std::int64_t total_steps, ProgressOutput output);
+  Progress(int64_t total_steps, ProgressOutput output);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -83,12 +83,12 @@ class Progress {
   void draw();  // under mutex_
   void redraw_until(const std::stop_token& stop);
 
-  std::int64_t total_steps_;
+  int64_t total_steps_;
   ProgressOutput output_;
   std::deque<double> last_steps_s_;
-  std::int64_t steps_ = 0;  // updates so far
-  std::string last_line_;   // of the step that the screen shows
-  std::mutex mutex_;        // of what follows
+  int64_t steps_ = 0;      // updates so far
+  std::string last_line_;  // of the step that the screen shows
+  std::mutex mutex_;       // of what follows
   std::optional<ProgressUpdate> shown_;
   double eta_s_ = 0.0;  // at shown_at_
   std::chrono::steady_clock::time_point shown_at_;

@@ -25,9 +25,9 @@ std::string text_of(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-std::int64_t number_of(const nlohmann::json& object, const char* key) {
+int64_t number_of(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+  return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
 RunStatus status_of(const std::string& how) {
@@ -56,7 +56,7 @@ RunState read_run_state(const std::filesystem::path& run_dir, const std::vector<
     state.training_seconds += find_metric(line.metrics, "step_time").value_or(0.0);
   }
   const auto starts = objects_of(run_dir / "starts.jsonl");
-  state.starts = static_cast<std::int64_t>(starts.size());
+  state.starts = static_cast<int64_t>(starts.size());
   if (!starts.empty()) {
     state.first_start = text_of(starts.front(), "time");
     state.newest_start = text_of(starts.back(), "time");

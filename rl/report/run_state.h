@@ -18,9 +18,9 @@ enum class RunStatus { kUnknown, kTraining, kFinished, kStopped, kFailed, kLost 
 struct RunState {
   RunStatus status = RunStatus::kUnknown;
   std::string reason;           // of kStopped the signal, of kFailed the error
-  std::int64_t steps = 0;       // done
-  std::int64_t planned = 0;     // in all; 0: not known
-  std::int64_t starts = 0;      // of the trainer in this directory
+  int64_t steps = 0;            // done
+  int64_t planned = 0;          // in all; 0: not known
+  int64_t starts = 0;           // of the trainer in this directory
   std::string first_start;      // UTC, "2026-01-31T12:00:00Z"; of the first start
   std::string newest_start;     // of the newest one
   std::string end;              // of the newest start; empty if it left none

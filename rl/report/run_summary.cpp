@@ -23,7 +23,7 @@ std::string steps_text(std::size_t count) {
 }
 
 struct Point {
-  std::int64_t step = 0;
+  int64_t step = 0;
   double value = 0.0;
 };
 

@@ -65,7 +65,7 @@ Facts machine_facts() {
   return facts;
 }
 
-void append_start(const std::filesystem::path& path, std::int64_t step, std::int64_t steps,
+void append_start(const std::filesystem::path& path, int64_t step, int64_t steps,
                   const Facts& facts) {
   nlohmann::ordered_json line{{"time", utc_time()}, {"step", step}, {"steps", steps}};
   for (const auto& [name, value] : facts) {
@@ -74,17 +74,17 @@ void append_start(const std::filesystem::path& path, std::int64_t step, std::int
   append_line(path, line);
 }
 
-std::optional<std::int64_t> steps_of_start(const std::string& line) {
+std::optional<int64_t> steps_of_start(const std::string& line) {
   const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
   const bool known =
       json.is_object() && json.contains("steps") && json["steps"].is_number_integer();
-  return known ? std::optional(json["steps"].get<std::int64_t>()) : std::nullopt;
+  return known ? std::optional(json["steps"].get<int64_t>()) : std::nullopt;
 }
 
 void append_end(const std::filesystem::path& run_dir, const std::string& how,
                 const std::string& reason) {
   std::ifstream starts(run_dir / "starts.jsonl");
-  std::int64_t start = 0;
+  int64_t start = 0;
   for (std::string line; std::getline(starts, line);) {
     ++start;
   }

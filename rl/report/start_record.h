@@ -19,11 +19,11 @@ Facts machine_facts();
 // Appends {"time", "step", "steps", ...facts}. step: the last one done before this start. steps:
 // how many in all.
 // Throws: std::runtime_error when the file cannot be written.
-void append_start(const std::filesystem::path& path, std::int64_t step, std::int64_t steps,
+void append_start(const std::filesystem::path& path, int64_t step, int64_t steps,
                   const Facts& facts);
 
 // The "steps" of one line of that file; nullopt if it is no such line.
-std::optional<std::int64_t> steps_of_start(const std::string& line);
+std::optional<int64_t> steps_of_start(const std::string& line);
 
 // Appends {"time", "start", "how", "reason"} to RUN_DIR/ends.jsonl; start: the newest line of
 // RUN_DIR/starts.jsonl, counted from 1. how: "finished", "stopped" (reason: by which signal) or

@@ -41,7 +41,9 @@ void put_raw(std::string& out, T value) {
 }
 
 void put_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  for (; value >= 0x80; value >>= 7) {
+    out.push_back(static_cast<char>(value | 0x80));
+  }
   out.push_back(static_cast<char>(value));
 }
 
@@ -56,7 +58,7 @@ void put_bytes(std::string& out, int field, const std::string& bytes) {
 }
 
 // The fields of an Event before its payload.
-std::string event_head(std::int64_t step) {
+std::string event_head(int64_t step) {
   using Seconds = std::chrono::duration<double>;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string event;
@@ -81,7 +83,9 @@ std::string summary_of(const Metrics& metrics) {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  if (gethostname(name.data(), name.size() - 1) != 0) {
+    return "localhost";
+  }
   return name.data();
 }
 
@@ -89,7 +93,9 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0u);
+    for (int bit = 0; bit < 8; ++bit) {
+      crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0u);
+    }
     table[byte] = crc;
   }
   return table;
@@ -114,7 +120,7 @@ std::uint32_t masked_crc32c(std::span<const std::byte> bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
 }
 
-TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder, std::int64_t first_step) {
+TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder, int64_t first_step) {
   std::filesystem::create_directories(folder);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
@@ -144,7 +150,7 @@ TensorboardWriter::TensorboardWriter(const std::filesystem::path& folder, std::i
 
 TensorboardWriter::~TensorboardWriter() { close(fd_); }
 
-void TensorboardWriter::write(std::int64_t step, const Metrics& metrics) {
+void TensorboardWriter::write(int64_t step, const Metrics& metrics) {
   std::string event = event_head(step);
   put_bytes(event, kEventSummary, summary_of(metrics));
   write_record(event);
@@ -163,7 +169,9 @@ void TensorboardWriter::write_record(const std::string& event) {
     if (n < 0 && errno != EINTR) {
       throw std::runtime_error(path_.string() + ": cannot be written: " + std::strerror(errno));
     }
-    if (n > 0) done += static_cast<std::size_t>(n);
+    if (n > 0) {
+      done += static_cast<std::size_t>(n);
+    }
   }
 }
 

@@ -28,7 +28,7 @@ class TensorboardWriter {
   // one run. first_step: after a resume the next step, so that TensorBoard discards the events of
   // earlier files from that step on; -1 at the start of a run.
   // Throws: std::runtime_error when the file cannot be created.
-  TensorboardWriter(const std::filesystem::path& folder, std::int64_t first_step);
+  TensorboardWriter(const std::filesystem::path& folder, int64_t first_step);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;
@@ -36,7 +36,7 @@ class TensorboardWriter {
   // Writes one event with all metrics as 32-bit floats, the format's own precision. Names are tags;
   // a slash groups them.
   // Throws: std::runtime_error when the disk is full.
-  void write(std::int64_t step, const Metrics& metrics);
+  void write(int64_t step, const Metrics& metrics);
 
   const std::filesystem::path& path() const { return path_; }
 

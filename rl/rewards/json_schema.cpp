@@ -207,17 +207,25 @@ class Validation {
       bool known = false;
       if (named != schema.end() && named->contains(name)) {
         known = true;
-        if (!valid((*named)[name], member)) return false;
+        if (!valid((*named)[name], member)) {
+          return false;
+        }
       }
       if (patterned != schema.end()) {
         for (const auto& [pattern, part] : patterned->items()) {
-          if (!is_match(name, pattern)) continue;
+          if (!is_match(name, pattern)) {
+            continue;
+          }
           known = true;
-          if (!valid(part, member)) return false;
+          if (!valid(part, member)) {
+            return false;
+          }
         }
       }
       const auto other = [&, &m = member](const json& part) { return valid(part, m); };
-      if (!known && !with(schema, "additionalProperties", other)) return false;
+      if (!known && !with(schema, "additionalProperties", other)) {
+        return false;
+      }
     }
     return true;
   }

@@ -138,7 +138,9 @@ class SchemaCheck {
  private:
   void keyword(Kind kind, const json& value, const std::string& place) const {
     const auto expect = [&](bool good, const char* what) {
-      if (!good) refuse(place, std::string("expected ") + what);
+      if (!good) {
+        refuse(place, std::string("expected ") + what);
+      }
     };
     switch (kind) {
       case Kind::kAnnotation:

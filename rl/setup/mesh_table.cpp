@@ -31,8 +31,12 @@ std::string heading(const std::string& axis, int64_t columns, int64_t size, int6
 
 std::string row_label(const sp::MeshShape& shape, int64_t row) {
   std::string label;
-  if (shape.dp_replicate > 1) label += "replica " + number(row / shape.dp_shard) + " ";
-  if (shape.dp_shard > 1) label += "shard " + number(row % shape.dp_shard);
+  if (shape.dp_replicate > 1) {
+    label += "replica " + number(row / shape.dp_shard) + " ";
+  }
+  if (shape.dp_shard > 1) {
+    label += "shard " + number(row % shape.dp_shard);
+  }
   return label.empty() ? "rank" : label;
 }
 
@@ -57,8 +61,12 @@ std::vector<std::string> mesh_table(const sp::MeshShape& shape) {
   std::vector<std::string> lines{
       "mesh: " + number(shape.world_size()) +
       " ranks; the ranks of a row share each document, the rows have different documents"};
-  if (shape.ring > 1) lines.push_back(heading("  ring", columns, shape.ring, shape.ulysses, width));
-  if (shape.ulysses > 1) lines.push_back(heading("  ulysses", columns, shape.ulysses, 1, width));
+  if (shape.ring > 1) {
+    lines.push_back(heading("  ring", columns, shape.ring, shape.ulysses, width));
+  }
+  if (shape.ulysses > 1) {
+    lines.push_back(heading("  ulysses", columns, shape.ulysses, 1, width));
+  }
   const auto ranks = rank_at(shape);
   for (int64_t row = 0; row < std::min(rows, kTableSize); ++row) {
     std::string line = left("  " + row_label(shape, row), kLabelWidth);

@@ -33,14 +33,20 @@ std::string quoted(std::string text) {
 // Between fork and exec: only async-signal-safe calls, nothing that allocates.
 [[noreturn]] void become(const char* command, pid_t parent) {
   setpgid(0, 0);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) {
+    ::signal(signal, SIG_DFL);
+  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it may have died before the line above took effect
+  if (getppid() != parent) {
+    _exit(127);  // it may have died before the line above took effect
+  }
   const int null = open("/dev/null", O_RDONLY);
-  if (null >= 0) dup2(null, STDIN_FILENO);
+  if (null >= 0) {
+    dup2(null, STDIN_FILENO);
+  }
   execl("/bin/sh", "sh", "-c", command, static_cast<char*>(nullptr));
   _exit(127);
 }
@@ -60,7 +66,9 @@ int port_of(const std::string& url) {
   int port = colon == std::string::npos || colon < host ? 80 : 0;
   if (port == 0) {
     const auto read = std::from_chars(url.data() + colon + 1, url.data() + end, port);
-    if (read.ec != std::errc() || read.ptr != url.data() + end) port = 0;
+    if (read.ec != std::errc() || read.ptr != url.data() + end) {
+      port = 0;
+    }
   }
   if (port < 1 || port > 65535) {
     throw std::invalid_argument("no port in the URL " + url);
@@ -72,8 +80,12 @@ ChildServer::ChildServer(const std::string& command) {
   const std::string line = "exec " + command;  // so that the process we signal is the server
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(line.c_str(), parent);
-  if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (pid_ == 0) {
+    become(line.c_str(), parent);
+  }
+  if (pid_ < 0) {
+    throw std::system_error(errno, std::generic_category(), "fork");
+  }
   setpgid(pid_, pid_);  // parent and child both call it: the order does not matter
 }
 

@@ -27,7 +27,9 @@ std::string base64(std::span<const uint8_t> bytes) {
   for (std::size_t i = 0; i < bytes.size(); i += 3) {
     const std::size_t given = std::min<std::size_t>(3, bytes.size() - i);
     uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) group = group << 8 | (k < given ? bytes[i + k] : 0U);
+    for (std::size_t k = 0; k < 3; ++k) {
+      group = group << 8 | (k < given ? bytes[i + k] : 0U);
+    }
     for (std::size_t k = 0; k < 4; ++k) {
       text += k <= given ? kDigits[group >> (18 - 6 * k) & 63U] : '=';
     }
@@ -37,7 +39,9 @@ std::string base64(std::span<const uint8_t> bytes) {
 
 std::optional<std::vector<uint8_t>> from_base64(std::string_view text) {
   static constexpr std::array<int8_t, 256> kValues = digit_values();
-  if (text.size() % 4 != 0) return std::nullopt;
+  if (text.size() % 4 != 0) {
+    return std::nullopt;
+  }
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
   std::vector<uint8_t> bytes;
   bytes.reserve(text.size() / 4 * 3);
@@ -46,11 +50,15 @@ std::optional<std::vector<uint8_t>> from_base64(std::string_view text) {
     uint32_t group = 0;
     for (std::size_t k = 0; k < 4; ++k) {
       const int value = k < digits ? kValues[static_cast<unsigned char>(text[i + k])] : 0;
-      if (value < 0) return std::nullopt;
+      if (value < 0) {
+        return std::nullopt;
+      }
       group = group << 6 | static_cast<uint32_t>(value);
     }
     // Bits behind the last byte are 0.
-    if (digits < 4 && (group & (digits == 3 ? 0xFFU : 0xFFFFU)) != 0) return std::nullopt;
+    if (digits < 4 && (group & (digits == 3 ? 0xFFU : 0xFFFFU)) != 0) {
+      return std::nullopt;
+    }
     for (std::size_t k = 0; k + 1 < digits; ++k) {
       bytes.push_back(static_cast<uint8_t>(group >> (16 - 8 * k)));
     }

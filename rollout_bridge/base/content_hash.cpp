@@ -14,7 +14,9 @@ std::string hex(XXH128_hash_t hash) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
   for (const uint64_t half : {hash.high64, hash.low64}) {
-    for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[(half >> shift) & 15];
+    for (int shift = 60; shift >= 0; shift -= 4) {
+      out += kDigits[(half >> shift) & 15];
+    }
   }
   return out;
 }
@@ -38,7 +40,9 @@ struct Hash128::State {
 };
 
 Hash128::Hash128() : state_(std::make_unique<State>()) {
-  if (state_->xxh == nullptr) throw std::bad_alloc();
+  if (state_->xxh == nullptr) {
+    throw std::bad_alloc();
+  }
   XXH3_128bits_reset(state_->xxh);
 }
 Hash128::~Hash128() = default;

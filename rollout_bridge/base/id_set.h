@@ -18,7 +18,9 @@ class IdSet {
   }
   // Inserts [begin, end).
   void insert_range(int64_t begin, int64_t end) {
-    if (begin >= end) return;
+    if (begin >= end) {
+      return;
+    }
     auto it = ranges_.upper_bound(begin);
     if (it != ranges_.begin() && std::prev(it)->second >= begin) {
       --it;
@@ -32,7 +34,9 @@ class IdSet {
   }
   // id < INT64_MAX. Inserting a member changes nothing.
   void insert(int64_t id) {
-    if (contains(id)) return;
+    if (contains(id)) {
+      return;
+    }
     int64_t begin = id;
     int64_t end = id + 1;
     auto next = ranges_.lower_bound(id);
@@ -48,7 +52,9 @@ class IdSet {
   }
   // Removes the id. Erasing another id changes nothing.
   void erase(int64_t id) {
-    if (!contains(id)) return;
+    if (!contains(id)) {
+      return;
+    }
     auto it = std::prev(ranges_.upper_bound(id));
     const int64_t end = it->second;
     if (it->first == id) {
@@ -56,13 +62,19 @@ class IdSet {
     } else {
       it->second = id;
     }
-    if (id + 1 < end) ranges_[id + 1] = end;
+    if (id + 1 < end) {
+      ranges_[id + 1] = end;
+    }
   }
   // Erases [begin, end).
   void erase_range(int64_t begin, int64_t end) {
-    if (begin >= end) return;
+    if (begin >= end) {
+      return;
+    }
     auto it = ranges_.upper_bound(begin);
-    if (it != ranges_.begin()) --it;
+    if (it != ranges_.begin()) {
+      --it;
+    }
     while (it != ranges_.end() && it->first < end) {
       const auto [old_begin, old_end] = *it;
       if (old_end <= begin) {
@@ -70,8 +82,12 @@ class IdSet {
         continue;
       }
       it = ranges_.erase(it);
-      if (old_begin < begin) ranges_[old_begin] = begin;
-      if (end < old_end) ranges_[end] = old_end;
+      if (old_begin < begin) {
+        ranges_[old_begin] = begin;
+      }
+      if (end < old_end) {
+        ranges_[end] = old_end;
+      }
     }
   }
   // begin -> end of each half-open range, in order.

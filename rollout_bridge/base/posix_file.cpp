@@ -15,11 +15,15 @@ namespace ringside::bridge {
 
 PosixFile::PosixFile(std::filesystem::path path, int flags) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0600);
-  if (fd_ < 0) fail("open");
+  if (fd_ < 0) {
+    fail("open");
+  }
 }
 
 PosixFile::~PosixFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
 }
 
 PosixFile::PosixFile(PosixFile&& other) noexcept
@@ -32,7 +36,9 @@ PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
 }
 
 void PosixFile::lock() {
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
+    return;
+  }
   if (errno == EWOULDBLOCK) {
     throw std::runtime_error(path_.string() + ": held by another process of this run");
   }
@@ -41,15 +47,21 @@ void PosixFile::lock() {
 
 uint64_t PosixFile::size() const {
   struct stat info {};
-  if (::fstat(fd_, &info) != 0) fail("fstat");
+  if (::fstat(fd_, &info) != 0) {
+    fail("fstat");
+  }
   return static_cast<uint64_t>(info.st_size);
 }
 
 void PosixFile::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write");
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      fail("write");
+    }
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
 }
@@ -59,20 +71,30 @@ std::size_t PosixFile::read_at(uint64_t offset, std::span<std::byte> out) const 
   while (done < out.size()) {
     const ssize_t got =
         ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("pread");
-    if (got == 0) break;
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      fail("pread");
+    }
+    if (got == 0) {
+      break;
+    }
     done += static_cast<std::size_t>(got);
   }
   return done;
 }
 
 void PosixFile::truncate(uint64_t size) {
-  if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) fail("ftruncate");
+  if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) {
+    fail("ftruncate");
+  }
 }
 
 void PosixFile::sync() {
-  if (::fdatasync(fd_) != 0) fail("fdatasync");
+  if (::fdatasync(fd_) != 0) {
+    fail("fdatasync");
+  }
 }
 
 void PosixFile::fail(const char* what) const {

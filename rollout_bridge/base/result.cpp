@@ -18,7 +18,9 @@ constexpr std::array<const char*, kReasonCount> kNames = {
 // U+0000 to U+001F and U+007F to U+009F, which terminals interpret.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) return first < 0x20 || first == 0x7F;
+  if (character.size() == 1) {
+    return first < 0x20 || first == 0x7F;
+  }
   return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
 }
 
@@ -28,7 +30,9 @@ const char* reason_name(Reason reason) { return kNames[static_cast<std::size_t>(
 
 Reason reason_from_name(const std::string& name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (name == kNames[i]) return static_cast<Reason>(i);
+    if (name == kNames[i]) {
+      return static_cast<Reason>(i);
+    }
   }
   return Reason::kMalformed;
 }
@@ -39,7 +43,9 @@ std::string clip_text(const std::string& text, std::size_t limit) {
     const std::size_t bytes = utf8_character_bytes(std::string_view(text).substr(i));
     const bool shown = bytes > 0 && !is_control(std::string_view(text).substr(i, bytes));
     const std::size_t width = shown ? bytes : 1;
-    if (out.size() + width > limit) break;
+    if (out.size() + width > limit) {
+      break;
+    }
     out += shown ? text.substr(i, bytes) : "?";
     i += std::max<std::size_t>(bytes, 1);
   }

@@ -54,9 +54,10 @@ class Reader {
         throw Refused(where_ + ": " + refused.what());
       }
     }
-    if (!cursor_.done())
+    if (!cursor_.done()) {
       throw Refused("bytes after the last micro-batch, from byte " + str(cursor_.position()) +
                     " on");
+    }
     return batches;
   }
 
@@ -89,7 +90,9 @@ class Reader {
     at("env_names");
     environments(tokens, b);
     at("seq_lens");
-    if (lengths(tokens) != b.sequence_lengths) throw Refused("differs from sequence_lengths");
+    if (lengths(tokens) != b.sequence_lengths) {
+      throw Refused("differs from sequence_lengths");
+    }
     optional_fields(at, tokens, b);
     where_ = batch;
     return b;
@@ -102,29 +105,47 @@ class Reader {
   template <class At>
   void optional_fields(const At& at, std::size_t tokens, MicroBatch& b) {
     at("ref_logprobs");  // only the ref_kl component uses it
-    if (has(9)) column<float>(tokens, [&] { return finite(); });
+    if (has(9)) {
+      column<float>(tokens, [&] { return finite(); });
+    }
     at("routed_experts");
-    if (has(10)) throw Refused("routes in batches of this form are not read; expected nil");
+    if (has(10)) {
+      throw Refused("routes in batches of this form are not read; expected nil");
+    }
     at("mm_refs");
-    if (has(11)) throw Refused("this trainer does not support images; expected nil");
+    if (has(11)) {
+      throw Refused("this trainer does not support images; expected nil");
+    }
     at("mm_token_type_ids");
-    if (has(12)) weights(tokens, 0.0, b, false);
+    if (has(12)) {
+      weights(tokens, 0.0, b, false);
+    }
     at("rl_weights");
-    if (has(13)) weights(tokens, 1.0, b, true);
+    if (has(13)) {
+      weights(tokens, 1.0, b, true);
+    }
     at("ce_weights");
-    if (has(14)) weights(tokens, 0.0, b, false);
+    if (has(14)) {
+      weights(tokens, 0.0, b, false);
+    }
     at("ref_kl_weights");
-    if (has(15)) weights(tokens, 0.0, b, false);
+    if (has(15)) {
+      weights(tokens, 0.0, b, false);
+    }
     at("sampling_mask");
-    if (has(16))
+    if (has(16)) {
       throw Refused("its log-probs are of a truncated distribution (top-p, top-k); expected nil");
+    }
     const std::size_t sequences = b.sequence_lengths.size();
     at("trace_ids");
-    if (has(17))
+    if (has(17)) {
       b.trace_ids =
           column<std::string>(sequences, [&] { return cursor_.text(limits_.max_string_bytes); });
+    }
     at("branch_indices");
-    if (has(18)) b.branch_indices = column<int64_t>(sequences, [&] { return cursor_.integer(); });
+    if (has(18)) {
+      b.branch_indices = column<int64_t>(sequences, [&] { return cursor_.integer(); });
+    }
     at("payload");
     if (has(19) && cursor_.array(std::numeric_limits<uint32_t>::max()) > 0) {
       throw Refused(
@@ -137,7 +158,9 @@ class Reader {
   std::vector<T> values(std::size_t count, Read read) {
     std::vector<T> out;
     out.reserve(count);  // a value takes at least a byte, so count is bounded by the message
-    for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<T>(read()));
+    for (std::size_t i = 0; i < count; ++i) {
+      out.push_back(static_cast<T>(read()));
+    }
     return out;
   }
 
@@ -148,12 +171,16 @@ class Reader {
   }
 
   void expect_length(std::size_t got, std::size_t expected) {
-    if (got != expected) throw Refused(str(got) + " values, expected " + str(expected));
+    if (got != expected) {
+      throw Refused(str(got) + " values, expected " + str(expected));
+    }
   }
 
   float finite() {
     const double value = cursor_.real();
-    if (!std::isfinite(value)) throw Refused("a value that is not finite");
+    if (!std::isfinite(value)) {
+      throw Refused("a value that is not finite");
+    }
     return to_float(value);
   }
 
@@ -180,7 +207,9 @@ class Reader {
       for (int64_t i = 0; i < length; ++i) {
         const std::string_view name = cursor_.text(limits_.max_string_bytes);
         b.is_named.push_back(!name.empty());
-        if (i == 0) b.environments.emplace_back(name);
+        if (i == 0) {
+          b.environments.emplace_back(name);
+        }
       }
     }
   }
@@ -209,8 +238,9 @@ class Reader {
 
 std::string prompt_id(const MicroBatch& b, std::size_t sequence) {
   std::string id = b.environments[sequence];
-  if (!b.trace_ids.empty() && !b.trace_ids[sequence].empty())
+  if (!b.trace_ids.empty() && !b.trace_ids[sequence].empty()) {
     id.append("/").append(b.trace_ids[sequence]);
+  }
   if (!b.branch_indices.empty() && b.branch_indices[sequence] >= 0) {
     id.append("/").append(std::to_string(b.branch_indices[sequence]));
   }
@@ -243,8 +273,9 @@ Rollout rollout_of(const MicroBatch& b, std::size_t sequence, int64_t begin, int
   }
   const int64_t split =
       std::find(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) - b.loss_mask.begin();
-  if (split == begin)
+  if (split == begin) {
     throw Refused("the first token is to be trained on, but nothing comes before it");
+  }
   Rollout r;
   r.rollout_id = "prime-rl-" + std::to_string(label.step) + "-" + str(index);
   r.group_id = label.first_group + static_cast<int64_t>(index);
@@ -267,7 +298,9 @@ void append(const MicroBatch& b, const StepLabel& label, const Limits& limits, S
   for (std::size_t s = 0; s < b.sequence_lengths.size(); ++s) {
     int64_t end = begin + b.sequence_lengths[s];
     const int64_t next = end;
-    while (end > begin && b.is_named[end - 1] == 0 && b.loss_mask[end - 1] == 0) --end;
+    while (end > begin && b.is_named[end - 1] == 0 && b.loss_mask[end - 1] == 0) {
+      --end;
+    }
     step.padding_tokens += next - end;
     if (std::count(b.loss_mask.begin() + begin, b.loss_mask.begin() + end, 1) == 0) {
       ++step.without_loss;
@@ -278,7 +311,9 @@ void append(const MicroBatch& b, const StepLabel& label, const Limits& limits, S
         throw Refused("sequence " + str(s) + ": " + refused.what());
       }
       const Status status = validate(step.rollouts.back(), limits);
-      if (!status) throw Refused(status.error().detail);
+      if (!status) {
+        throw Refused(status.error().detail);
+      }
     }
     begin = next;
   }

@@ -28,14 +28,27 @@ enum Head : uint8_t {
 };
 
 const char* type_name(uint8_t head) {
-  if (head < kFixMap || head >= kNegative || (head >= kUint8 && head <= kInt64))
+  if (head < kFixMap || head >= kNegative || (head >= kUint8 && head <= kInt64)) {
     return "an integer";
-  if (head < kFixArray || head > kArray32) return "a map";
-  if (head < kFixStr || head >= kArray16) return "an array";
-  if (head < kNil || head >= kStr8) return "a string";
-  if (head == kNil) return "nil";
-  if (head == kFalse || head == kTrue) return "a boolean";
-  if (head == kFloat32 || head == kFloat64) return "a float";
+  }
+  if (head < kFixArray || head > kArray32) {
+    return "a map";
+  }
+  if (head < kFixStr || head >= kArray16) {
+    return "an array";
+  }
+  if (head < kNil || head >= kStr8) {
+    return "a string";
+  }
+  if (head == kNil) {
+    return "nil";
+  }
+  if (head == kFalse || head == kTrue) {
+    return "a boolean";
+  }
+  if (head == kFloat32 || head == kFloat64) {
+    return "a float";
+  }
   return "bytes";
 }
 
@@ -49,12 +62,16 @@ bool is_utf8(std::string_view text) {
                      : (lead & 0xf0) == 0xe0       ? 2
                      : lead >= 0xf0 && lead < 0xf5 ? 3
                                                    : -1;
-    if (more < 0 || text.size() - i < static_cast<std::size_t>(more)) return false;
+    if (more < 0 || text.size() - i < static_cast<std::size_t>(more)) {
+      return false;
+    }
     for (int k = 0; k < more; ++k) {
       const auto next = static_cast<uint8_t>(text[i++]);
       const uint8_t low = k > 0 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
       const uint8_t high = k > 0 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-      if (next < low || next > high) return false;
+      if (next < low || next > high) {
+        return false;
+      }
     }
   }
   return true;
@@ -63,8 +80,9 @@ bool is_utf8(std::string_view text) {
 }  // namespace
 
 uint8_t Cursor::peek() const {
-  if (done())
+  if (done()) {
     throw Refused("the message ends at byte " + std::to_string(position_) + " within a value");
+  }
   return static_cast<uint8_t>(bytes_[position_]);
 }
 
@@ -79,8 +97,9 @@ uint64_t Cursor::big_endian(std::size_t bytes) {
     throw Refused("the message ends at byte " + std::to_string(bytes_.size()) + " within a value");
   }
   uint64_t value = 0;
-  for (std::size_t i = 1; i <= bytes; ++i)
+  for (std::size_t i = 1; i <= bytes; ++i) {
     value = value << 8 | static_cast<uint64_t>(bytes_[position_ + i]);
+  }
   position_ += 1 + bytes;
   return value;
 }
@@ -93,7 +112,9 @@ bool Cursor::take_nil() {
 
 bool Cursor::boolean() {
   const uint8_t head = peek();
-  if (head != kFalse && head != kTrue) refuse_type("a boolean");
+  if (head != kFalse && head != kTrue) {
+    refuse_type("a boolean");
+  }
   ++position_;
   return head == kTrue;
 }
@@ -104,7 +125,9 @@ int64_t Cursor::integer() {
     ++position_;
     return static_cast<int8_t>(head);
   }
-  if (head < kUint8 || head > kInt64) refuse_type("an integer");
+  if (head < kUint8 || head > kInt64) {
+    refuse_type("an integer");
+  }
   if (head <= kUint64) {
     const std::size_t at = position_;
     const uint64_t value = big_endian(std::size_t{1} << (head - kUint8));
@@ -121,10 +144,15 @@ int64_t Cursor::integer() {
 
 double Cursor::real() {
   const uint8_t head = peek();
-  if (head == kFloat64) return std::bit_cast<double>(big_endian(8));
-  if (head == kFloat32) return std::bit_cast<float>(static_cast<uint32_t>(big_endian(4)));
-  if (head >= kFixMap && head < kNegative && (head < kUint8 || head > kInt64))
+  if (head == kFloat64) {
+    return std::bit_cast<double>(big_endian(8));
+  }
+  if (head == kFloat32) {
+    return std::bit_cast<float>(static_cast<uint32_t>(big_endian(4)));
+  }
+  if (head >= kFixMap && head < kNegative && (head < kUint8 || head > kInt64)) {
     refuse_type("a float");
+  }
   return static_cast<double>(integer());
 }
 
@@ -145,8 +173,9 @@ std::string_view Cursor::text(std::size_t max_bytes) {
                   std::to_string(bytes_.size() - position_));
   }
   const auto* first = reinterpret_cast<const char*>(bytes_.data() + position_);
-  if (!is_utf8({first, length}))
+  if (!is_utf8({first, length})) {
     throw Refused("a string at byte " + std::to_string(position_) + " that is not UTF-8");
+  }
   position_ += length;
   return {first, length};
 }

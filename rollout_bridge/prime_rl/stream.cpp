@@ -71,9 +71,13 @@ StepStream::~StepStream() { zmq_socket_monitor(data_.handle(), nullptr, 0); }
 void StepStream::take_events() {
   zmq::message_t event, peer;
   while (events_.recv(event, zmq::recv_flags::dontwait)) {
-    if (event.more() && !events_.recv(peer, zmq::recv_flags::none)) return;
+    if (event.more() && !events_.recv(peer, zmq::recv_flags::none)) {
+      return;
+    }
     uint16_t kind = 0;
-    if (event.size() >= sizeof kind) std::memcpy(&kind, event.data(), sizeof kind);
+    if (event.size() >= sizeof kind) {
+      std::memcpy(&kind, event.data(), sizeof kind);
+    }
     const bool now_connected = kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     counters_.lost += connected_ && !now_connected ? 1 : 0;
     connected_ = announce_ = now_connected;
@@ -113,9 +117,13 @@ std::optional<zmq::message_t> StepStream::take_message() {
     bool more = topic.more();
     while (more) {
       zmq::message_t frame;
-      if (!data_.recv(frame, zmq::recv_flags::none)) break;
+      if (!data_.recv(frame, zmq::recv_flags::none)) {
+        break;
+      }
       more = frame.more();
-      if (++frames == 2) payload = std::move(frame);
+      if (++frames == 2) {
+        payload = std::move(frame);
+      }
     }
     if (frames == 2 && topic.to_string_view() == topic_) {
       ++counters_.messages;
@@ -131,13 +139,19 @@ std::optional<zmq::message_t> StepStream::receive(milliseconds timeout) {
   for (;;) {
     take_events();
     announce();
-    if (auto message = take_message()) return message;
+    if (auto message = take_message()) {
+      return message;
+    }
     renew();  // after the read, so that received messages are not lost
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return std::nullopt;
+    if (left.count() <= 0) {
+      return std::nullopt;
+    }
     std::vector<zmq::pollitem_t> items = {{data_.handle(), 0, ZMQ_POLLIN, 0},
                                           {events_.handle(), 0, ZMQ_POLLIN, 0}};
-    if (announce_) items.push_back({ready_.handle(), 0, ZMQ_POLLOUT, 0});
+    if (announce_) {
+      items.push_back({ready_.handle(), 0, ZMQ_POLLOUT, 0});
+    }
     zmq::poll(items, left);
   }
 }

@@ -42,7 +42,9 @@ std::vector<BranchPath> branch_paths(const Rollout& rollout) {
     const Branch branch = i == 0 ? Branch{} : branches[i - 1];
     const int64_t end = i < branches.size() ? branches[i].begin : length;
     BranchPath path;
-    if (branch.context_end > 0) path.ranges = context(paths, branch.context_end);
+    if (branch.context_end > 0) {
+      path.ranges = context(paths, branch.context_end);
+    }
     path.ranges.push_back({branch.begin, end});
     paths.push_back(std::move(path));
   }

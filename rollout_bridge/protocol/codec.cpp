@@ -19,7 +19,9 @@ std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
 // undefined behaviour.
 float to_float(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
-  if (value > kMax || value < -kMax) return std::numeric_limits<float>::infinity();
+  if (value > kMax || value < -kMax) {
+    return std::numeric_limits<float>::infinity();
+  }
   return static_cast<float>(value);
 }
 
@@ -30,7 +32,9 @@ Status read_frame(const Message& message, const char* name, const char* dtype, b
                   int64_t columns, size_t max_items, std::vector<Out>& out) {
   const int index = message.find(name);
   if (index < 0) {
-    if (!required) return Success{};
+    if (!required) {
+      return Success{};
+    }
     return Error{Reason::kFrames, std::string("ROLLOUT lacks frame '") + name + "'"};
   }
   const FrameSpec& spec = message.specs()[static_cast<size_t>(index)];
@@ -50,7 +54,9 @@ Status read_frame(const Message& message, const char* name, const char* dtype, b
   }
   // Frames may be unaligned.
   std::vector<T> raw(items);
-  if (items > 0) std::memcpy(raw.data(), frame.data(), frame.size());
+  if (items > 0) {
+    std::memcpy(raw.data(), frame.data(), frame.size());
+  }
   out.assign(raw.begin(), raw.end());
   return Success{};
 }
@@ -84,7 +90,9 @@ Status read_routed_experts(const Message& message, const Limits& limits, RoutedE
 }
 
 void add_routed_experts(const RoutedExperts& routed, Payload& payload) {
-  if (routed.empty()) return;
+  if (routed.empty()) {
+    return;
+  }
   const auto layers = static_cast<int64_t>(routed.layers.size());
   payload.add("routed_layers", "I32", {layers}, Buffer::own(routed.layers));
   payload.add("routed_experts", routed.id_bytes == 1 ? "U8" : "I16",
@@ -131,7 +139,9 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
       !s) {
     return s;
   }
-  for (size_t i = 0; i + 1 < forks.size(); i += 2) r.branches.push_back({forks[i], forks[i + 1]});
+  for (size_t i = 0; i + 1 < forks.size(); i += 2) {
+    r.branches.push_back({forks[i], forks[i + 1]});
+  }
   std::vector<int64_t> spans;
   if (Status s = read_frame<int64_t>(message, "versions", "I64", true, 3, 3 * limits.max_list_items,
                                      spans);
@@ -181,13 +191,23 @@ Payload encode_rollout(const Rollout& r) {
   add("prompt_ids", "I32", narrow(r.prompt_ids));
   add("completion_ids", "I32", narrow(r.completion_ids));
   add("logprobs", "F32", r.logprobs);
-  if (!r.loss_mask.empty()) add("loss_mask", "U8", r.loss_mask);
-  if (!r.turn_offsets.empty()) add("turn_offsets", "I32", r.turn_offsets);
-  if (!r.turn_rewards.empty()) add("turn_rewards", "F64", r.turn_rewards);
-  if (!r.advantages.empty()) add("advantages", "F32", r.advantages);
+  if (!r.loss_mask.empty()) {
+    add("loss_mask", "U8", r.loss_mask);
+  }
+  if (!r.turn_offsets.empty()) {
+    add("turn_offsets", "I32", r.turn_offsets);
+  }
+  if (!r.turn_rewards.empty()) {
+    add("turn_rewards", "F64", r.turn_rewards);
+  }
+  if (!r.advantages.empty()) {
+    add("advantages", "F32", r.advantages);
+  }
   if (!r.branches.empty()) {
     std::vector<int64_t> forks;
-    for (const Branch& b : r.branches) forks.insert(forks.end(), {b.begin, b.context_end});
+    for (const Branch& b : r.branches) {
+      forks.insert(forks.end(), {b.begin, b.context_end});
+    }
     const auto rows = static_cast<int64_t>(r.branches.size());
     payload.add("branches", "I64", {rows, 2}, Buffer::own(std::move(forks)));
   }
@@ -207,7 +227,9 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
                  std::string("expected ROLLOUT, got ") + message_type_name(message.header().type)};
   }
   auto parsed = message.body<RolloutBody>();
-  if (!parsed) return parsed.error();
+  if (!parsed) {
+    return parsed.error();
+  }
   RolloutBody& body = parsed.value();
   const auto finish = finish_reason_from_name(body.finish_reason);
   if (!finish) {
@@ -229,8 +251,12 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   r.finish_reason = *finish;
   r.failure = std::move(body.failure);
   r.rewards = std::move(body.rewards);
-  if (Status s = read_frames(message, limits, r); !s) return s.error();
-  if (Status s = validate(r, limits); !s) return s.error();
+  if (Status s = read_frames(message, limits, r); !s) {
+    return s.error();
+  }
+  if (Status s = validate(r, limits); !s) {
+    return s.error();
+  }
   return r;
 }
 
@@ -270,14 +296,19 @@ Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, con
     }
     const uint64_t length = read_u64(rest);
     auto message = parse_flat(std::as_bytes(rest.subspan(kWord, length)), limits);
-    if (!message) return message.error();
+    if (!message) {
+      return message.error();
+    }
     auto rollout = decode_rollout(message.value(), limits);
-    if (!rollout) return rollout.error();
+    if (!rollout) {
+      return rollout.error();
+    }
     rollouts.push_back(std::move(rollout).value());
     rest = rest.subspan(kWord + length);
   }
-  if (!rest.empty())
+  if (!rest.empty()) {
     return malformed(std::to_string(rest.size()) + " bytes after the last rollout");
+  }
   return rollouts;
 }
 

@@ -195,11 +195,15 @@ struct TensorBody {
   }
   // As MSGPACK_DEFINE_MAP does, without building a std::map for each of a model's many tensors.
   void msgpack_unpack(const msgpack::object& object) {
-    if (object.type != msgpack::type::MAP) throw msgpack::type_error();
+    if (object.type != msgpack::type::MAP) {
+      throw msgpack::type_error();
+    }
     for (const msgpack::object_kv& item : std::span(object.via.map.ptr, object.via.map.size)) {
       const auto key = item.key.as<std::string_view>();
       const auto take = [&](const char* field, auto& value) {
-        if (key == field) item.val.convert(value);
+        if (key == field) {
+          item.val.convert(value);
+        }
       };
       take("name", name);
       take("dtype", dtype);

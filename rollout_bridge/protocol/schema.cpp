@@ -31,12 +31,16 @@ std::string str(T value) {
 
 Status check_utf8(const Rollout& r, const std::string& field, const std::string& text) {
   const auto wrong = first_byte_not_utf8(text);
-  if (!wrong) return Success{};
+  if (!wrong) {
+    return Success{};
+  }
   return invalid(r, field + " is not UTF-8: byte " + str(*wrong));
 }
 
 Status check_ids(const Rollout& r, const Limits& limits) {
-  if (r.rollout_id.empty()) return invalid(r, "rollout_id is empty");
+  if (r.rollout_id.empty()) {
+    return invalid(r, "rollout_id is empty");
+  }
   const auto check_text = [&](const char* field, const std::string& text) -> Status {
     if (text.size() > limits.max_string_bytes) {
       return invalid(r, std::string(field) + " has " + str(text.size()) + " bytes, limit " +
@@ -44,10 +48,18 @@ Status check_ids(const Rollout& r, const Limits& limits) {
     }
     return check_utf8(r, field, text);
   };
-  if (Status s = check_text("rollout_id", r.rollout_id); !s) return s;
-  if (Status s = check_text("prompt_id", r.prompt_id); !s) return s;
-  if (Status s = check_text("failure", r.failure); !s) return s;
-  if (r.attempt < 0) return invalid(r, "attempt " + str(r.attempt) + " is below 0");
+  if (Status s = check_text("rollout_id", r.rollout_id); !s) {
+    return s;
+  }
+  if (Status s = check_text("prompt_id", r.prompt_id); !s) {
+    return s;
+  }
+  if (Status s = check_text("failure", r.failure); !s) {
+    return s;
+  }
+  if (r.attempt < 0) {
+    return invalid(r, "attempt " + str(r.attempt) + " is below 0");
+  }
   if (r.group_id < 0 || r.group_id > kMaxGroupId) {
     return invalid(r, "group_id " + str(r.group_id) + " is outside [0, 2^62]");
   }
@@ -59,7 +71,9 @@ Status check_ids(const Rollout& r, const Limits& limits) {
     return invalid(r, "sample_index " + str(r.sample_index) + " is outside [0, group_size " +
                           str(r.group_size) + ")");
   }
-  if (r.trainer_term < 0) return invalid(r, "trainer_term " + str(r.trainer_term) + " is below 0");
+  if (r.trainer_term < 0) {
+    return invalid(r, "trainer_term " + str(r.trainer_term) + " is below 0");
+  }
   return Success{};
 }
 
@@ -119,7 +133,9 @@ Status check_versions(const Rollout& r, const Limits& limits) {
   }
   int64_t covered = 0;
   for (const VersionSpan& span : r.versions) {
-    if (span.version < 0) return invalid(r, "versions: version " + str(span.version) + " < 0");
+    if (span.version < 0) {
+      return invalid(r, "versions: version " + str(span.version) + " < 0");
+    }
     if (span.begin != covered || span.end <= span.begin) {
       return invalid(r, "versions: span [" + str(span.begin) + ", " + str(span.end) +
                             ") must begin at " + str(covered) + " and not be empty");
@@ -140,11 +156,15 @@ Status check_sampling(const Rollout& r) {
   if (r.temperature <= 0) {
     return invalid(r, "temperature = " + number(r.temperature) + ", expected > 0");
   }
-  if (!std::isfinite(r.top_p)) return not_finite(r, "top_p = " + number(r.top_p));
+  if (!std::isfinite(r.top_p)) {
+    return not_finite(r, "top_p = " + number(r.top_p));
+  }
   if (!(r.top_p > 0 && r.top_p <= 1)) {
     return invalid(r, "top_p = " + number(r.top_p) + ", expected in (0, 1]");
   }
-  if (r.top_k < 0) return invalid(r, "top_k = " + str(r.top_k) + ", expected >= 0");
+  if (r.top_k < 0) {
+    return invalid(r, "top_k = " + str(r.top_k) + ", expected >= 0");
+  }
   return Success{};
 }
 
@@ -159,8 +179,12 @@ Status check_rewards(const Rollout& r, const Limits& limits) {
       return invalid(r, "rewards: a name of " + str(name.size()) + " bytes, expected 1 to " +
                             str(limits.max_string_bytes));
     }
-    if (Status s = check_utf8(r, "rewards: name " + str(i), name); !s) return s;
-    if (!std::isfinite(value)) return not_finite(r, "rewards['" + name + "'] is not finite");
+    if (Status s = check_utf8(r, "rewards: name " + str(i), name); !s) {
+      return s;
+    }
+    if (!std::isfinite(value)) {
+      return not_finite(r, "rewards['" + name + "'] is not finite");
+    }
   }
   return Success{};
 }
@@ -170,15 +194,21 @@ Status check_header(const Rollout& r, const Limits& limits) {
   constexpr size_t kOfOneReward = 16;  // its value, and the length of its name
   const size_t limit = limits.max_header_bytes / 4 * 3;
   size_t bytes = r.rollout_id.size() + r.prompt_id.size() + r.failure.size();
-  for (const auto& [name, value] : r.rewards) bytes += name.size() + kOfOneReward;
-  if (bytes <= limit) return Success{};
+  for (const auto& [name, value] : r.rewards) {
+    bytes += name.size() + kOfOneReward;
+  }
+  if (bytes <= limit) {
+    return Success{};
+  }
   return invalid(r, "names of rewards, ids and the failure take " + str(bytes) + " bytes, limit " +
                         str(limit));
 }
 
 Status check_message(const Rollout& r, const Limits& limits) {
   const uint64_t bytes = wire_bytes(r) + limits.max_header_bytes;
-  if (bytes <= limits.max_message_bytes) return Success{};
+  if (bytes <= limits.max_message_bytes) {
+    return Success{};
+  }
   return invalid(r,
                  "a message of " + str(bytes) + " bytes, limit " + str(limits.max_message_bytes));
 }
@@ -253,7 +283,9 @@ std::optional<size_t> first_repeated_id(const RoutedExperts& routed, size_t ids)
   std::vector<size_t> last_use(routed.id_bytes == 1 ? 256 : kMaxExpertId + 1, 0);
   for (size_t i = 0; i < ids; ++i) {
     const size_t group = 1 + i / static_cast<size_t>(routed.per_token);
-    if (std::exchange(last_use[routed.id(i)], group) == group) return i;
+    if (std::exchange(last_use[routed.id(i)], group) == group) {
+      return i;
+    }
   }
   return std::nullopt;
 }
@@ -295,10 +327,14 @@ Status check_routed_shape(const Rollout& r, const Limits& limits) {
 Status check_routed(const Rollout& r, const Limits& limits) {
   const RoutedExperts& routed = r.routed_experts;
   if (routed.empty()) {
-    if (routed == RoutedExperts{}) return Success{};
+    if (routed == RoutedExperts{}) {
+      return Success{};
+    }
     return lengths(r, "routed_experts has layers and no rows");
   }
-  if (Status s = check_routed_shape(r, limits); !s) return s;
+  if (Status s = check_routed_shape(r, limits); !s) {
+    return s;
+  }
   const auto k = static_cast<size_t>(routed.per_token);
   const auto place = [&](size_t i) {
     return "routed_experts[" + str(i / (k * routed.layers.size())) + "][" +
@@ -324,25 +360,53 @@ const char* finish_reason_name(FinishReason reason) {
 
 std::optional<FinishReason> finish_reason_from_name(const std::string& name) {
   for (size_t i = 0; i < kFinishNames.size(); ++i) {
-    if (name == kFinishNames[i]) return static_cast<FinishReason>(i);
+    if (name == kFinishNames[i]) {
+      return static_cast<FinishReason>(i);
+    }
   }
   return std::nullopt;
 }
 
 Status validate(const Rollout& r, const Limits& limits) {
-  if (Status s = check_ids(r, limits); !s) return s;
-  if (r.prompt_ids.empty()) return invalid(r, "prompt_ids has 0 tokens, expected at least 1");
-  if (Status s = check_tokens(r, "prompt_ids", r.prompt_ids, limits); !s) return s;
-  if (Status s = check_tokens(r, "completion_ids", r.completion_ids, limits); !s) return s;
-  if (Status s = check_completion_fields(r); !s) return s;
-  if (Status s = check_versions(r, limits); !s) return s;
-  if (Status s = check_sampling(r); !s) return s;
-  if (Status s = check_rewards(r, limits); !s) return s;
-  if (Status s = check_header(r, limits); !s) return s;
-  if (Status s = check_turns(r, limits); !s) return s;
-  if (Status s = check_advantages(r); !s) return s;
-  if (Status s = check_branches(r, limits); !s) return s;
-  if (Status s = check_routed(r, limits); !s) return s;
+  if (Status s = check_ids(r, limits); !s) {
+    return s;
+  }
+  if (r.prompt_ids.empty()) {
+    return invalid(r, "prompt_ids has 0 tokens, expected at least 1");
+  }
+  if (Status s = check_tokens(r, "prompt_ids", r.prompt_ids, limits); !s) {
+    return s;
+  }
+  if (Status s = check_tokens(r, "completion_ids", r.completion_ids, limits); !s) {
+    return s;
+  }
+  if (Status s = check_completion_fields(r); !s) {
+    return s;
+  }
+  if (Status s = check_versions(r, limits); !s) {
+    return s;
+  }
+  if (Status s = check_sampling(r); !s) {
+    return s;
+  }
+  if (Status s = check_rewards(r, limits); !s) {
+    return s;
+  }
+  if (Status s = check_header(r, limits); !s) {
+    return s;
+  }
+  if (Status s = check_turns(r, limits); !s) {
+    return s;
+  }
+  if (Status s = check_advantages(r); !s) {
+    return s;
+  }
+  if (Status s = check_branches(r, limits); !s) {
+    return s;
+  }
+  if (Status s = check_routed(r, limits); !s) {
+    return s;
+  }
   return check_message(r, limits);
 }
 
@@ -355,10 +419,18 @@ uint64_t wire_bytes(const Rollout& r) {
 }
 
 uint64_t dtype_size(const std::string& dtype) {
-  if (dtype == "F64" || dtype == "I64") return 8;
-  if (dtype == "F32" || dtype == "I32") return 4;
-  if (dtype == "BF16" || dtype == "F16" || dtype == "I16") return 2;
-  if (dtype == "U8" || dtype == "I8" || dtype == "BOOL") return 1;
+  if (dtype == "F64" || dtype == "I64") {
+    return 8;
+  }
+  if (dtype == "F32" || dtype == "I32") {
+    return 4;
+  }
+  if (dtype == "BF16" || dtype == "F16" || dtype == "I16") {
+    return 2;
+  }
+  if (dtype == "U8" || dtype == "I8" || dtype == "BOOL") {
+    return 1;
+  }
   return 0;
 }
 

@@ -16,14 +16,18 @@ std::string text_of(const std::string& value) { return "'" + value + "'"; }
 template <class T>
 std::string text_of(const std::vector<T>& values) {
   std::string text;
-  for (const T& value : values) text.append(text.empty() ? "" : ", ").append(text_of(value));
+  for (const T& value : values) {
+    text.append(text.empty() ? "" : ", ").append(text_of(value));
+  }
   return "[" + text + "]";
 }
 
 template <class T>
 void compare(const char* name, const std::optional<T>& trainer, const std::optional<T>& worker,
              std::vector<std::string>& differences) {
-  if (!trainer || !worker || *trainer == *worker) return;
+  if (!trainer || !worker || *trainer == *worker) {
+    return;
+  }
   differences.push_back(std::string(name) + " is " + text_of(*worker) + ", the trainer's is " +
                         text_of(*trainer));
 }

@@ -32,7 +32,9 @@ struct HeaderWire {
 
 std::optional<MessageType> type_from_name(const std::string& name) {
   for (std::size_t i = 0; i < kTypeNames.size(); ++i) {
-    if (name == kTypeNames[i]) return static_cast<MessageType>(i);
+    if (name == kTypeNames[i]) {
+      return static_cast<MessageType>(i);
+    }
   }
   return std::nullopt;
 }
@@ -80,7 +82,9 @@ Status check_frame(const FrameSpec& spec, Frame frame, const Limits& limits, boo
                                    std::to_string(limits.max_frame_bytes));
   }
   const uint64_t element = dtype_size(spec.dtype);
-  if (element == 0) return bad(Reason::kFrames, "unknown dtype '" + spec.dtype + "'");
+  if (element == 0) {
+    return bad(Reason::kFrames, "unknown dtype '" + spec.dtype + "'");
+  }
   if (spec.shape.size() > limits.max_dims) {
     return bad(Reason::kFrames, std::to_string(spec.shape.size()) + " dims, limit " +
                                     std::to_string(limits.max_dims));
@@ -111,7 +115,9 @@ Status check_frames(const std::vector<FrameSpec>& specs, std::span<const Frame> 
   }
   uint64_t total = 0;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (Status s = check_frame(specs[i], frames[i], limits, may_lack_hash); !s) return s;
+    if (Status s = check_frame(specs[i], frames[i], limits, may_lack_hash); !s) {
+      return s;
+    }
     total += specs[i].bytes;
     for (std::size_t j = 0; j < i; ++j) {
       if (specs[i].name == specs[j].name) {
@@ -129,16 +135,22 @@ Status check_frames(const std::vector<FrameSpec>& specs, std::span<const Frame> 
 std::vector<uint8_t> joined(Frame header, std::span<const Frame> frames) {
   const auto header_bytes = static_cast<uint32_t>(header.size());
   std::size_t total = sizeof header_bytes + header.size();
-  for (const Frame& frame : frames) total += frame.size();
+  for (const Frame& frame : frames) {
+    total += frame.size();
+  }
   std::vector<uint8_t> out(total);
   uint8_t* at = out.data();
   const auto put = [&](const void* data, std::size_t bytes) {
-    if (bytes > 0) std::memcpy(at, data, bytes);
+    if (bytes > 0) {
+      std::memcpy(at, data, bytes);
+    }
     at += bytes;
   };
   put(&header_bytes, sizeof header_bytes);
   put(header.data(), header.size());
-  for (const Frame& frame : frames) put(frame.data(), frame.size());
+  for (const Frame& frame : frames) {
+    put(frame.data(), frame.size());
+  }
   return out;
 }
 
@@ -150,7 +162,9 @@ const char* message_type_name(MessageType type) {
 
 uint64_t Payload::buffer_bytes() const {
   uint64_t total = 0;
-  for (const Buffer& buffer : buffers) total += buffer.bytes.size();
+  for (const Buffer& buffer : buffers) {
+    total += buffer.bytes.size();
+  }
   return total;
 }
 
@@ -195,15 +209,21 @@ std::string pack_header(const Header& header, const Payload& payload, const Limi
 
 int Message::find(const std::string& name) const {
   for (std::size_t i = 0; i < specs_.size(); ++i) {
-    if (specs_[i].name == name) return static_cast<int>(i);
+    if (specs_[i].name == name) {
+      return static_cast<int>(i);
+    }
   }
   return -1;
 }
 
 Result<Message> parse_message(std::span<const Frame> frames, const Limits& limits) {
-  if (frames.empty()) return Error{Reason::kFrames, "a message without frames"};
+  if (frames.empty()) {
+    return Error{Reason::kFrames, "a message without frames"};
+  }
   auto handle = unpack_map(frames[0], limits);
-  if (!handle) return handle.error();
+  if (!handle) {
+    return handle.error();
+  }
   Message message;
   message.handle_ = std::move(handle).value();
   HeaderWire wire;
@@ -217,7 +237,9 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
                                            ", expected " + std::to_string(kProtoVersion)};
   }
   const auto type = type_from_name(wire.type);
-  if (!type) return Error{Reason::kMalformed, "unknown message type '" + wire.type + "'"};
+  if (!type) {
+    return Error{Reason::kMalformed, "unknown message type '" + wire.type + "'"};
+  }
   if (wire.body.type != msgpack::type::MAP) {
     return Error{Reason::kMalformed, "body of " + wire.type + " is not a map"};
   }
@@ -236,7 +258,9 @@ Result<Message> parse_message(std::span<const Frame> frames, const Limits& limit
 
 std::vector<uint8_t> flatten(const std::string& header, const Payload& payload) {
   std::vector<Frame> frames;
-  for (const Buffer& buffer : payload.buffers) frames.push_back(buffer.bytes);
+  for (const Buffer& buffer : payload.buffers) {
+    frames.push_back(buffer.bytes);
+  }
   return joined(std::as_bytes(std::span(header)), frames);
 }
 
@@ -256,7 +280,9 @@ Result<Message> parse_flat(Frame bytes, const Limits& limits) {
   std::vector<Frame> frames = {bytes.first(header_bytes)};
   bytes = bytes.subspan(header_bytes);
   auto handle = unpack_map(frames[0], limits);
-  if (!handle) return handle.error();
+  if (!handle) {
+    return handle.error();
+  }
   HeaderWire wire;
   try {
     handle.value().get().convert(wire);

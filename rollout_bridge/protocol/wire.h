@@ -120,7 +120,9 @@ class Message {
   std::optional<T> field(std::string_view name) const {
     for (const msgpack::object_kv& item : std::span(body_.via.map.ptr, body_.via.map.size)) {
       try {
-        if (item.key.as<std::string_view>() == name) return item.val.as<T>();
+        if (item.key.as<std::string_view>() == name) {
+          return item.val.as<T>();
+        }
       } catch (const msgpack::type_error&) {
         continue;
       }

@@ -18,19 +18,25 @@ std::string element(const std::string& name, std::size_t i) {
 // Applies `read` to every element of an array.
 template <class T, class Read>
 Result<std::vector<T>> read_array(const json& value, const std::string& name, const Read& read) {
-  if (!value.is_array()) return malformed(name + " is no array");
+  if (!value.is_array()) {
+    return malformed(name + " is no array");
+  }
   std::vector<T> items;
   items.reserve(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
     const Result<T> item = read(value[i], element(name, i));
-    if (!item) return item.error();
+    if (!item) {
+      return item.error();
+    }
     items.push_back(item.value());
   }
   return items;
 }
 
 Status check_spans(const GenerateResult& result) {
-  if (result.versions.empty()) return Success{};
+  if (result.versions.empty()) {
+    return Success{};
+  }
   int64_t next = 0;
   for (const LabelSpan& span : result.versions) {
     if (span.begin != next || span.end < span.begin) {
@@ -41,7 +47,9 @@ Status check_spans(const GenerateResult& result) {
     next = span.end;
   }
   const auto count = static_cast<int64_t>(result.completion_ids.size());
-  if (next == count) return Success{};
+  if (next == count) {
+    return Success{};
+  }
   return invalid("the spans of weights end at " + std::to_string(next) + " of " +
                  std::to_string(count) + " tokens");
 }
@@ -49,14 +57,18 @@ Status check_spans(const GenerateResult& result) {
 }  // namespace
 
 const json* member(const json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
+  if (!object.is_object()) {
+    return nullptr;
+  }
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::optional<std::string> text_member(const json& object, const char* key) {
   const json* value = member(object, key);
-  if (value == nullptr || !value->is_string()) return std::nullopt;
+  if (value == nullptr || !value->is_string()) {
+    return std::nullopt;
+  }
   return value->get<std::string>();
 }
 
@@ -65,18 +77,24 @@ std::optional<int64_t> version_of_label(const std::string& label) {
   const char* end = label.data() + label.size();
   const auto [stop, error] = std::from_chars(label.data(), end, version);
   // Accepts only text that std::to_string produces, so label and version correspond one to one.
-  if (error != std::errc{} || stop != end || version < 0) return std::nullopt;
+  if (error != std::errc{} || stop != end || version < 0) {
+    return std::nullopt;
+  }
   return std::to_string(version) == label ? std::optional(version) : std::nullopt;
 }
 
 Result<int64_t> read_id(const json& value, const std::string& name, int64_t limit) {
-  if (!value.is_number_integer()) return malformed(name + " is no whole number");
+  if (!value.is_number_integer()) {
+    return malformed(name + " is no whole number");
+  }
   // Reads unsigned numbers as unsigned: 2^63 and above would become negative, which is refused as
   // well.
   const bool fits = value.is_number_unsigned()
                         ? value.get<uint64_t>() < static_cast<uint64_t>(limit)
                         : value.get<int64_t>() >= 0 && value.get<int64_t>() < limit;
-  if (fits) return value.get<int64_t>();
+  if (fits) {
+    return value.get<int64_t>();
+  }
   return invalid(name + " is " + value.dump() + "; expected a token id in [0, " +
                  std::to_string(limit) + ")");
 }
@@ -89,7 +107,9 @@ Result<std::vector<int64_t>> read_ids(const json& value, const std::string& name
 
 Result<float> read_logprob(const json& value, const std::string& name) {
   const double number = value.is_number() ? value.get<double>() : NAN;
-  if (number >= kLowestLogprob && number <= kMaxLogprob) return static_cast<float>(number);
+  if (number >= kLowestLogprob && number <= kMaxLogprob) {
+    return static_cast<float>(number);
+  }
   return invalid(name + (value.is_number() ? " is " + std::to_string(number) : " is no number") +
                  "; expected a log-prob in [" + std::to_string(kLowestLogprob) + ", 0]");
 }
@@ -128,8 +148,12 @@ Status check_settings(const SamplingSettings& settings) {
   if (!(settings.top_p > 0 && settings.top_p <= 1)) {
     return refuse("top_p", settings.top_p, "a value in (0, 1]");
   }
-  if (settings.top_k < 0) return invalid("top_k is negative; expected 0 (off) or more");
-  if (settings.min_p != 0) return refuse("min_p", settings.min_p, "0: a rollout cannot state it");
+  if (settings.top_k < 0) {
+    return invalid("top_k is negative; expected 0 (off) or more");
+  }
+  if (settings.min_p != 0) {
+    return refuse("min_p", settings.min_p, "0: a rollout cannot state it");
+  }
   if (settings.repetition_penalty != 1) {
     return refuse("repetition_penalty", settings.repetition_penalty,
                   "1: a rollout cannot state it");
@@ -144,10 +168,14 @@ Status check_settings(const SamplingSettings& settings) {
 }
 
 Status check_request(const GenerateRequest& request, int64_t vocab_size) {
-  if (request.prompt_ids.empty()) return invalid("prompt_ids is empty");
+  if (request.prompt_ids.empty()) {
+    return invalid("prompt_ids is empty");
+  }
   for (const auto* ids : {&request.prompt_ids, &request.stop_ids}) {
     for (const int64_t id : *ids) {
-      if (id >= 0 && id < vocab_size) continue;
+      if (id >= 0 && id < vocab_size) {
+        continue;
+      }
       return invalid(std::string(ids == &request.prompt_ids ? "prompt_ids" : "stop_ids") +
                      " holds " + std::to_string(id) + "; expected ids in [0, " +
                      std::to_string(vocab_size) + ")");
@@ -156,8 +184,12 @@ Status check_request(const GenerateRequest& request, int64_t vocab_size) {
   if (request.max_tokens < 1) {
     return invalid("max_tokens is " + std::to_string(request.max_tokens) + "; expected 1 or more");
   }
-  if (request.request_id.empty()) return invalid("request_id is empty");
-  if (request.cache_salt.empty()) return invalid("cache_salt is empty; expected a weight version");
+  if (request.request_id.empty()) {
+    return invalid("request_id is empty");
+  }
+  if (request.cache_salt.empty()) {
+    return invalid("cache_salt is empty; expected a weight version");
+  }
   return check_settings(request.sampling);
 }
 

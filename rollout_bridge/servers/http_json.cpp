@@ -92,17 +92,27 @@ HttpJson::HttpJson(const std::string& url, std::string api_key, std::size_t max_
                                 "' is not of the form http://host[:port][/prefix]");
   }
   prefix_ = url.substr(path);
-  while (prefix_.ends_with('/')) prefix_.pop_back();
-  while (url_.ends_with('/')) url_.pop_back();
-  if (!graphic(api_key_)) throw std::invalid_argument("the API key holds control characters");
-  if (max_bytes == 0) throw std::invalid_argument("an answer's limit is 0 bytes; expected more");
+  while (prefix_.ends_with('/')) {
+    prefix_.pop_back();
+  }
+  while (url_.ends_with('/')) {
+    url_.pop_back();
+  }
+  if (!graphic(api_key_)) {
+    throw std::invalid_argument("the API key holds control characters");
+  }
+  if (max_bytes == 0) {
+    throw std::invalid_argument("an answer's limit is 0 bytes; expected more");
+  }
 }
 
 Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& path,
                                   const std::string& body, Deadline deadline) const {
   const std::string name = method + " " + url_ + path;
   const auto left = deadline - Clock::now();
-  if (left.count() <= 0) return Error{Reason::kTimeout, name + ": no time is left"};
+  if (left.count() <= 0) {
+    return Error{Reason::kTimeout, name + ": no time is left"};
+  }
   httplib::Client client(host_, port_);
   // Rounds up, because the library drops fractions of a millisecond and an end before the deadline
   // would not count as a timeout.
@@ -116,12 +126,18 @@ Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& 
   httplib::Request request;
   request.method = method;
   request.path = prefix_ + path;
-  if (!body.empty()) request.set_header("Content-Type", "application/json");
-  if (!api_key_.empty()) request.set_header("Authorization", "Bearer " + api_key_);
+  if (!body.empty()) {
+    request.set_header("Content-Type", "application/json");
+  }
+  if (!api_key_.empty()) {
+    request.set_header("Authorization", "Bearer " + api_key_);
+  }
   request.body = body;
   request.content_receiver = [&](const char* data, std::size_t length, uint64_t, uint64_t) {
     too_long = length > max_bytes_ - answer.text.size();
-    if (!too_long) answer.text.append(data, length);
+    if (!too_long) {
+      answer.text.append(data, length);
+    }
     return !too_long && Clock::now() < deadline;
   };
   const httplib::Result result = [&] {
@@ -133,12 +149,16 @@ Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& 
                  name + ": the answer is longer than " + std::to_string(max_bytes_) + " bytes"};
   }
   if (!result) {
-    if (Clock::now() >= deadline) return Error{Reason::kTimeout, name + ": no answer in time"};
+    if (Clock::now() >= deadline) {
+      return Error{Reason::kTimeout, name + ": no answer in time"};
+    }
     return Error{Reason::kClosed, name + ": " + httplib::to_string(result.error())};
   }
   answer.context = name + ": status " + std::to_string(result->status) + ": " +
                    clip_text(answer.text.substr(0, kExcerptBytes), kExcerptBytes);
-  if (result->status != 200) return Error{reason_of_status(result->status), answer.context};
+  if (result->status != 200) {
+    return Error{reason_of_status(result->status), answer.context};
+  }
   return answer;
 }
 
@@ -154,10 +174,14 @@ Result<HttpAnswer> HttpJson::post(const std::string& path, const std::string& bo
 namespace {
 
 Result<JsonAnswer> parsed(const Result<HttpAnswer>& got) {
-  if (!got) return got.error();
+  if (!got) {
+    return got.error();
+  }
   JsonAnswer answer{json::parse(got.value().text, nullptr, /*allow_exceptions=*/false),
                     got.value().context};
-  if (answer.value.is_discarded()) return answer.wrong(Reason::kMalformed, "no JSON");
+  if (answer.value.is_discarded()) {
+    return answer.wrong(Reason::kMalformed, "no JSON");
+  }
   return answer;
 }
 

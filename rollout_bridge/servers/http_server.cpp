@@ -31,7 +31,9 @@ HttpServer::HttpServer(ServerOptions options)
     : options_(std::move(options)),
       http_(options_.url, options_.api_key, options_.max_response_bytes) {
   const auto need = [](bool good, const char* name, int64_t value) {
-    if (good) return;
+    if (good) {
+      return;
+    }
     throw std::invalid_argument(std::string("ServerOptions::") + name + " is " +
                                 std::to_string(value) + "; expected more");
   };
@@ -52,7 +54,9 @@ Deadline HttpServer::in(std::chrono::milliseconds span) {
 Status HttpServer::command(const std::string& path, const std::string& body,
                            Deadline deadline) const {
   const Result<HttpAnswer> answer = http_.post(path, body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   return Success{};
 }
 
@@ -68,14 +72,18 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
       request.reads_logprobs ? check_sampling(request.sampling) : check_settings(request.sampling);
   for (const Status& status :
        {check_request(request, options_.vocab_size), sampling, check_server_limits(request)}) {
-    if (!status) return status.error();
+    if (!status) {
+      return status.error();
+    }
   }
   const Deadline deadline = in(options_.generate_deadline);
   auto pause = options_.first_pause;
   for (int i = 0;; ++i) {
     const std::string id = request.request_id + (i == 0 ? "" : "-try" + std::to_string(i));
     Result<GenerateResult> result = try_generate(request, id, deadline);
-    if (result) return result;
+    if (result) {
+      return result;
+    }
     const bool last = i + 1 == options_.generate_tries;
     if (last || !worth_another_try(result.error(), options_.again_after_close) ||
         std::chrono::steady_clock::now() + pause >= deadline) {
@@ -87,7 +95,9 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
 }
 
 Status HttpServer::check_source(const std::string& path, int64_t version) const {
-  if (path.starts_with('/') && version >= 0) return Success{};
+  if (path.starts_with('/') && version >= 0) {
+    return Success{};
+  }
   return Error{Reason::kInvalidField, "weights of version " + std::to_string(version) + " at '" +
                                           path +
                                           "'; expected a version of 0 or more and an "
@@ -95,13 +105,17 @@ Status HttpServer::check_source(const std::string& path, int64_t version) const 
 }
 
 Status HttpServer::load_adapter(const std::string& path, int64_t version) {
-  if (const Status fits = check_source(path, version); !fits) return fits;
+  if (const Status fits = check_source(path, version); !fits) {
+    return fits;
+  }
   if (!capabilities().adapters) {
     return Error{Reason::kUnsupported, options_.url + ": it does not take adapters"};
   }
   doubt_ = version;
   Status status = change_adapter(path, version, in(options_.load_deadline));
-  if (status) doubt_.reset();
+  if (status) {
+    doubt_.reset();
+  }
   return status;
 }
 
@@ -110,11 +124,17 @@ Status HttpServer::change_adapter(const std::string&, int64_t, Deadline) {
 }
 
 Status HttpServer::load_weights_from_disk(const std::string& path, int64_t version) {
-  if (const Status fits = check_source(path, version); !fits) return fits;
-  if (!capabilities().hot_weights) return load(path, version, in(options_.load_deadline));
+  if (const Status fits = check_source(path, version); !fits) {
+    return fits;
+  }
+  if (!capabilities().hot_weights) {
+    return load(path, version, in(options_.load_deadline));
+  }
   doubt_ = version;
   Status status = load(path, version, in(options_.load_deadline));
-  if (status) doubt_.reset();
+  if (status) {
+    doubt_.reset();
+  }
   return status;
 }
 
@@ -124,7 +144,9 @@ Result<std::string> HttpServer::pull_weights(const WeightSource& source) {
   }
   doubt_ = source.version;
   auto root = pull(source, in(options_.load_deadline));
-  if (root) doubt_.reset();
+  if (root) {
+    doubt_.reset();
+  }
   return root;
 }
 
@@ -134,7 +156,9 @@ Result<std::string> HttpServer::pull(const WeightSource&, Deadline) {
 
 Status HttpServer::health() {
   const Result<HttpAnswer> answer = http_.get("/health", in(options_.control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   return Success{};
 }
 

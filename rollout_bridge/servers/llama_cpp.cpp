@@ -32,28 +32,40 @@ json completion_body(const GenerateRequest& request) {
 }
 
 std::optional<FinishReason> finish_of(const std::string& text) {
-  if (text == "eos" || text == "word") return FinishReason::kStop;
-  if (text == "limit") return FinishReason::kLength;
+  if (text == "eos" || text == "word") {
+    return FinishReason::kStop;
+  }
+  if (text == "limit") {
+    return FinishReason::kLength;
+  }
   return std::nullopt;
 }
 
 // Reads the log-probs of completion_probabilities. Entries of tokens that were merged into one
 // character are missing, so a list that does not match the ids is discarded whole.
 Status read_probabilities(const json& list, GenerateResult& result) {
-  if (!list.is_array()) return Error{Reason::kMalformed, "completion_probabilities is no array"};
+  if (!list.is_array()) {
+    return Error{Reason::kMalformed, "completion_probabilities is no array"};
+  }
   const std::vector<int64_t>& ids = result.completion_ids;
   result.logprobs_complete = list.size() == ids.size();
   for (std::size_t i = 0; i < list.size() && result.logprobs_complete; ++i) {
     const json* id = member(list[i], "id");
     const json* logprob = member(list[i], "logprob");
     const std::string name = "completion_probabilities[" + std::to_string(i) + "]";
-    if (id == nullptr) return Error{Reason::kMalformed, name + " has no id"};
+    if (id == nullptr) {
+      return Error{Reason::kMalformed, name + " has no id"};
+    }
     const Result<float> number = read_logprob(logprob == nullptr ? json() : *logprob, name);
-    if (!number) return number.error();
+    if (!number) {
+      return number.error();
+    }
     result.logprobs_complete = *id == ids[i];
     result.logprobs.push_back(number.value());
   }
-  if (!result.logprobs_complete) result.logprobs.clear();
+  if (!result.logprobs_complete) {
+    result.logprobs.clear();
+  }
   return Success{};
 }
 
@@ -61,7 +73,9 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
                                    int64_t vocab_size) {
   GenerateResult result;
   const auto finish = finish_of(text_member(answer, "stop_type").value_or(""));
-  if (!finish) return Error{Reason::kMalformed, "no stop_type that is known"};
+  if (!finish) {
+    return Error{Reason::kMalformed, "no stop_type that is known"};
+  }
   result.finish_reason = *finish;
   const json* truncated = member(answer, "truncated");
   if (truncated != nullptr && *truncated != false) {
@@ -74,16 +88,24 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
                                             " prompt ids"};
   }
   const json* ids = member(answer, "tokens");
-  if (ids == nullptr) return Error{Reason::kMalformed, "no tokens although return_tokens was set"};
+  if (ids == nullptr) {
+    return Error{Reason::kMalformed, "no tokens although return_tokens was set"};
+  }
   auto read = read_ids(*ids, "tokens", vocab_size);
-  if (!read) return read.error();
+  if (!read) {
+    return read.error();
+  }
   result.completion_ids = std::move(read).value();
   const json* list = member(answer, "completion_probabilities");
   // The server omits an empty list: all tokens were parts of characters.
   const Status probabilities = read_probabilities(list == nullptr ? json::array() : *list, result);
-  if (!probabilities) return probabilities.error();
+  if (!probabilities) {
+    return probabilities.error();
+  }
   const Status status = check_result(result, request);
-  if (!status) return status.error();
+  if (!status) {
+    return status.error();
+  }
   return result;
 }
 
@@ -93,9 +115,13 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
 void cut_at_stop(const std::vector<int64_t>& stop_ids, GenerateResult& result) {
   std::vector<int64_t>& ids = result.completion_ids;
   const auto stop = std::find_first_of(ids.begin(), ids.end(), stop_ids.begin(), stop_ids.end());
-  if (stop == ids.end()) return;
+  if (stop == ids.end()) {
+    return;
+  }
   ids.erase(stop + 1, ids.end());
-  if (result.logprobs_complete) result.logprobs.resize(ids.size());
+  if (result.logprobs_complete) {
+    result.logprobs.resize(ids.size());
+  }
   result.finish_reason = FinishReason::kStop;
 }
 
@@ -107,8 +133,12 @@ Status LlamaCppServer::connect() { return health(); }
 
 Status LlamaCppServer::check_sampling(const SamplingSettings& settings) const {
   const Status ranges = check_settings(settings);
-  if (!ranges) return ranges;
-  if (settings.temperature == 1 && settings.top_p == 1 && settings.top_k == 0) return Success{};
+  if (!ranges) {
+    return ranges;
+  }
+  if (settings.temperature == 1 && settings.top_p == 1 && settings.top_k == 0) {
+    return Success{};
+  }
   return Error{Reason::kUnsupported,
                options().url +
                    ": llama-server's log-probs are those of the raw logits; sample at "
@@ -119,9 +149,13 @@ Result<GenerateResult> LlamaCppServer::try_generate(const GenerateRequest& reque
                                                     const std::string&, Deadline deadline) const {
   const Result<JsonAnswer> answer =
       http().post_json("/completion", completion_body(request), deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   Result<GenerateResult> result = read_result(answer.value().value, request, options().vocab_size);
-  if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  if (!result) {
+    return answer.value().wrong(result.error().reason, result.error().detail);
+  }
   cut_at_stop(request.stop_ids, result.value());
   return result;
 }

@@ -33,14 +33,20 @@ Result<GenerateResult> read_result(const json& from, const GenerateRequest& requ
     return Error{Reason::kMalformed, "not completion_ids, logprobs and version"};
   }
   auto read = read_ids(*ids, "completion_ids", vocab_size);
-  if (!read) return read.error();
+  if (!read) {
+    return read.error();
+  }
   result.completion_ids = std::move(read).value();
   auto numbers = read_logprobs(*logprobs, "logprobs");
-  if (!numbers) return numbers.error();
+  if (!numbers) {
+    return numbers.error();
+  }
   result.logprobs = std::move(numbers).value();
   result.label = std::to_string(version->get<int64_t>());
   const Status status = check_result(result, request);
-  if (!status) return status.error();
+  if (!status) {
+    return status.error();
+  }
   return result;
 }
 
@@ -67,11 +73,17 @@ Result<GenerateResult> PythonServer::try_generate(const GenerateRequest& request
                  {"request_id", request_id}};
   const Result<JsonAnswer> answer =
       http().post_json("/generate", {{"requests", json::array({one})}}, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const Result<const json*> found = only_result(answer.value());
-  if (!found) return found.error();
+  if (!found) {
+    return found.error();
+  }
   Result<GenerateResult> result = read_result(*found.value(), request, options().vocab_size);
-  if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  if (!result) {
+    return answer.value().wrong(result.error().reason, result.error().detail);
+  }
   return result;
 }
 
@@ -79,13 +91,21 @@ Result<std::vector<float>> PythonServer::score(const std::vector<int64_t>& ids) 
   const json body{{"requests", json::array({json{{"ids", ids}}})}};
   const Result<JsonAnswer> answer =
       http().post_json("/score", body, in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const Result<const json*> found = only_result(answer.value());
-  if (!found) return found.error();
+  if (!found) {
+    return found.error();
+  }
   const json* logprobs = member(*found.value(), "logprobs");
-  if (logprobs == nullptr) return answer.value().wrong(Reason::kMalformed, "no logprobs");
+  if (logprobs == nullptr) {
+    return answer.value().wrong(Reason::kMalformed, "no logprobs");
+  }
   auto numbers = read_logprobs(*logprobs, "logprobs");
-  if (!numbers) return answer.value().wrong(numbers.error().reason, numbers.error().detail);
+  if (!numbers) {
+    return answer.value().wrong(numbers.error().reason, numbers.error().detail);
+  }
   if (numbers.value().size() + 1 != ids.size()) {
     return answer.value().wrong(Reason::kMalformed, "not one log-prob for each id but the first");
   }
@@ -93,7 +113,9 @@ Result<std::vector<float>> PythonServer::score(const std::vector<int64_t>& ids) 
 }
 
 Status PythonServer::pause(PausePolicy policy) {
-  if (policy == PausePolicy::kDrain) return Success{};
+  if (policy == PausePolicy::kDrain) {
+    return Success{};
+  }
   return Error{Reason::kUnsupported, options().url + ": requests can only be waited for"};
 }
 
@@ -114,15 +136,21 @@ Result<std::string> PythonServer::pull(const WeightSource& source, Deadline dead
                   {"trainer_term", source.trainer_term},
                   {"timeout_s", std::chrono::duration<double>(options().load_deadline).count()}};
   const Result<JsonAnswer> answer = http().post_json("/pull", body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const auto root = text_member(answer.value().value, "root_hash");
-  if (!root) return answer.value().wrong(Reason::kMalformed, "no root_hash");
+  if (!root) {
+    return answer.value().wrong(Reason::kMalformed, "no root_hash");
+  }
   return *root;
 }
 
 Result<std::string> PythonServer::weight_version() {
   const Result<JsonAnswer> answer = http().get_json("/health", in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const json* version = member(answer.value().value, "version");
   if (version == nullptr || !version->is_number_integer()) {
     return answer.value().wrong(Reason::kMalformed, "no version");

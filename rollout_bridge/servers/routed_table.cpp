@@ -29,17 +29,27 @@ std::vector<int32_t> integers_of(std::span<const uint8_t> bytes) {
 // Elements of numpy's dtype names; nullopt for another dtype or a part of an element.
 std::optional<std::vector<int32_t>> read_elements(std::string_view dtype,
                                                   std::span<const uint8_t> bytes) {
-  if (dtype == "|u1") return integers_of<uint8_t>(bytes);
-  if (dtype == "<u2" && bytes.size() % 2 == 0) return integers_of<uint16_t>(bytes);
-  if (dtype == "<i2" && bytes.size() % 2 == 0) return integers_of<int16_t>(bytes);
-  if (dtype == "<i4" && bytes.size() % 4 == 0) return integers_of<int32_t>(bytes);
+  if (dtype == "|u1") {
+    return integers_of<uint8_t>(bytes);
+  }
+  if (dtype == "<u2" && bytes.size() % 2 == 0) {
+    return integers_of<uint16_t>(bytes);
+  }
+  if (dtype == "<i2" && bytes.size() % 2 == 0) {
+    return integers_of<int16_t>(bytes);
+  }
+  if (dtype == "<i4" && bytes.size() % 4 == 0) {
+    return integers_of<int32_t>(bytes);
+  }
   return std::nullopt;
 }
 
 // What follows `key` in a header like "{'descr': '|u1', 'shape': (3, 2, 1), }", up to `end`.
 std::string_view value_after(std::string_view header, std::string_view key, char end) {
   const std::size_t at = header.find(key);
-  if (at == header.npos) return {};
+  if (at == header.npos) {
+    return {};
+  }
   const std::string_view rest = header.substr(at + key.size());
   return rest.substr(0, std::min(rest.find(end), rest.size()));
 }
@@ -51,7 +61,9 @@ std::optional<std::vector<int64_t>> read_shape(std::string_view text) {
     uint32_t extent = 0;
     const std::size_t digits = std::min<std::size_t>(text.size(), 9);
     const auto [stop, error] = std::from_chars(text.data(), text.data() + digits, extent);
-    if (error != std::errc{}) return std::nullopt;
+    if (error != std::errc{}) {
+      return std::nullopt;
+    }
     shape.push_back(extent);
     text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
     text.remove_prefix(std::min(text.find_first_not_of(", "), text.size()));
@@ -72,13 +84,17 @@ Result<RoutedTable> read_npy_table(std::string_view base64_text) {
   constexpr std::string_view kMagic = "\x93NUMPY\x01";
   constexpr std::size_t kHead = 10;  // magic, version, length of the header
   const auto bytes = from_base64(base64_text);
-  if (!bytes) return malformed_table("is no base64");
+  if (!bytes) {
+    return malformed_table("is no base64");
+  }
   const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   if (!text.starts_with(kMagic) || text.size() < kHead) {
     return malformed_table("is no .npy file of version 1");
   }
   const std::size_t header_bytes = (*bytes)[8] | (*bytes)[9] << 8;
-  if (text.size() - kHead < header_bytes) return malformed_table("ends within its .npy header");
+  if (text.size() - kHead < header_bytes) {
+    return malformed_table("ends within its .npy header");
+  }
   const std::string_view header = text.substr(kHead, header_bytes);
   const auto shape = read_shape(value_after(header, "'shape': (", ')'));
   const auto ids = read_elements(value_after(header, "'descr': '", '\''),
@@ -100,11 +116,15 @@ Result<RoutedTable> read_npy_table(std::string_view base64_text) {
 Result<RoutedTable> read_int32_table(std::string_view base64_text, int64_t rows,
                                      int64_t per_token) {
   const auto bytes = from_base64(base64_text);
-  if (!bytes) return malformed_table("is no base64");
+  if (!bytes) {
+    return malformed_table("is no base64");
+  }
   const auto ids = read_elements("<i4", *bytes);
   const int64_t count = ids ? static_cast<int64_t>(ids->size()) : 0;
   RoutedTable table{0, rows, 0, per_token, ids.value_or(std::vector<int32_t>{})};
-  if (rows > 0 && per_token > 0) table.layers = count / rows / per_token;
+  if (rows > 0 && per_token > 0) {
+    table.layers = count / rows / per_token;
+  }
   if (!has_size(table)) {
     return malformed_table("has " + std::to_string(bytes->size()) +
                            " bytes, which are not int32 ids of " + std::to_string(per_token) +
@@ -153,7 +173,9 @@ Result<RoutedExperts> routed_experts(const RoutedTable& table, int64_t tokens,
   routed.id_bytes = *most <= 255 ? 1 : 2;
   for (const int32_t id : kept) {
     routed.ids.push_back(static_cast<uint8_t>(id));
-    if (routed.id_bytes == 2) routed.ids.push_back(static_cast<uint8_t>(id >> 8));
+    if (routed.id_bytes == 2) {
+      routed.ids.push_back(static_cast<uint8_t>(id >> 8));
+    }
   }
   return routed;
 }

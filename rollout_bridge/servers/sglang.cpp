@@ -31,7 +31,9 @@ json generate_body(const GenerateRequest& request, const std::string& request_id
             {"top_logprobs_num", 0},
             {"rid", request_id},
             {"stream", false}};
-  if (request.experts_per_token > 0) body["return_routed_experts"] = true;
+  if (request.experts_per_token > 0) {
+    body["return_routed_experts"] = true;
+  }
   return body;
 }
 
@@ -39,24 +41,36 @@ json generate_body(const GenerateRequest& request, const std::string& request_id
 std::optional<FinishReason> finish_of(const json& meta) {
   const json* reason = member(meta, "finish_reason");
   const std::string type = reason == nullptr ? "" : text_member(*reason, "type").value_or("");
-  if (type == "stop") return FinishReason::kStop;
-  if (type == "length") return FinishReason::kLength;
-  if (type == "abort") return FinishReason::kAborted;
+  if (type == "stop") {
+    return FinishReason::kStop;
+  }
+  if (type == "length") {
+    return FinishReason::kLength;
+  }
+  if (type == "abort") {
+    return FinishReason::kAborted;
+  }
   return std::nullopt;
 }
 
 // Parses [[logprob, id, text or null], ...].
 Status read_tokens(const json& list, int64_t vocab_size, GenerateResult& result) {
-  if (!list.is_array()) return Error{Reason::kMalformed, "output_token_logprobs is no array"};
+  if (!list.is_array()) {
+    return Error{Reason::kMalformed, "output_token_logprobs is no array"};
+  }
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string name = "output_token_logprobs[" + std::to_string(i) + "]";
     if (!list[i].is_array() || list[i].size() < 2) {
       return Error{Reason::kMalformed, name + " is no [logprob, id, text]"};
     }
     const Result<int64_t> id = read_id(list[i][1], name, vocab_size);
-    if (!id) return id.error();
+    if (!id) {
+      return id.error();
+    }
     const Result<float> logprob = read_logprob(list[i][0], name);
-    if (!logprob) return logprob.error();
+    if (!logprob) {
+      return logprob.error();
+    }
     result.completion_ids.push_back(id.value());
     result.logprobs.push_back(logprob.value());
   }
@@ -78,9 +92,13 @@ Status read_routed(const json& meta, const GenerateRequest& request, GenerateRes
   const Result<int64_t> first = start == nullptr
                                     ? Result<int64_t>(int64_t{0})
                                     : read_id(*start, "routed_experts_start_len", tokens);
-  if (!first) return first.error();
+  if (!first) {
+    return first.error();
+  }
   auto routed = read_int32_table(*table, tokens - 1 - first.value(), request.experts_per_token);
-  if (!routed) return routed.error();
+  if (!routed) {
+    return routed.error();
+  }
   result.routed = std::move(routed).value();
   result.routed.first_row = first.value();
   return Success{};
@@ -89,17 +107,23 @@ Status read_routed(const json& meta, const GenerateRequest& request, GenerateRes
 Result<GenerateResult> read_result(const json& answer, const GenerateRequest& request,
                                    int64_t vocab_size) {
   const json* meta = member(answer, "meta_info");
-  if (meta == nullptr) return Error{Reason::kMalformed, "no meta_info"};
+  if (meta == nullptr) {
+    return Error{Reason::kMalformed, "no meta_info"};
+  }
   GenerateResult result;
   const auto finish = finish_of(*meta);
-  if (!finish) return Error{Reason::kMalformed, "no finish_reason that is known"};
+  if (!finish) {
+    return Error{Reason::kMalformed, "no finish_reason that is known"};
+  }
   result.finish_reason = *finish;
   result.label = text_member(*meta, "weight_version");
   const json* tokens = member(*meta, "output_token_logprobs");
   const json* count = member(*meta, "completion_tokens");
   if (tokens != nullptr) {
     const Status status = read_tokens(*tokens, vocab_size, result);
-    if (!status) return status.error();
+    if (!status) {
+      return status.error();
+    }
   } else if (*finish != FinishReason::kAborted || (count != nullptr && *count != 0)) {
     // An abort before the first token has none.
     return Error{Reason::kMalformed, "no output_token_logprobs although return_logprob was set"};
@@ -113,9 +137,13 @@ Result<GenerateResult> read_result(const json& answer, const GenerateRequest& re
   if (ids != nullptr && *ids != json(result.completion_ids)) {
     return Error{Reason::kMalformed, "output_ids are not the tokens of output_token_logprobs"};
   }
-  if (const Status status = check_result(result, request); !status) return status.error();
+  if (const Status status = check_result(result, request); !status) {
+    return status.error();
+  }
   if (request.experts_per_token > 0 && *finish != FinishReason::kAborted) {
-    if (const Status status = read_routed(*meta, request, result); !status) return status.error();
+    if (const Status status = read_routed(*meta, request, result); !status) {
+      return status.error();
+    }
   }
   return result;
 }
@@ -129,9 +157,13 @@ Result<GenerateResult> SglangServer::try_generate(const GenerateRequest& request
                                                   Deadline deadline) const {
   const Result<JsonAnswer> answer =
       http().post_json("/generate", generate_body(request, request_id), deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   Result<GenerateResult> result = read_result(answer.value().value, request, options().vocab_size);
-  if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  if (!result) {
+    return answer.value().wrong(result.error().reason, result.error().detail);
+  }
   return result;
 }
 
@@ -143,35 +175,49 @@ Result<float> SglangServer::top_logprob(double temperature, Deadline deadline) c
   json body = generate_body(request, "probe-t" + std::to_string(static_cast<int>(temperature)));
   body["top_logprobs_num"] = 1;
   const Result<JsonAnswer> answer = http().post_json("/generate", body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   // meta_info.output_top_logprobs: per token a list of [logprob, id, text or null], the best first.
   const json* meta = member(answer.value().value, "meta_info");
   const json* tops = meta == nullptr ? nullptr : member(*meta, "output_top_logprobs");
   const bool shaped = tops != nullptr && tops->is_array() && tops->size() == 1 &&
                       (*tops)[0].is_array() && !(*tops)[0].empty() && (*tops)[0][0].is_array() &&
                       !(*tops)[0][0].empty();
-  if (!shaped) return answer.value().wrong(Reason::kMalformed, "no output_top_logprobs");
+  if (!shaped) {
+    return answer.value().wrong(Reason::kMalformed, "no output_top_logprobs");
+  }
   const Result<float> top = read_logprob((*tops)[0][0][0], "output_top_logprobs");
-  if (!top) return answer.value().wrong(top.error().reason, top.error().detail);
+  if (!top) {
+    return answer.value().wrong(top.error().reason, top.error().detail);
+  }
   return top;
 }
 
 Status SglangServer::connect() {
   follows_temperature_.reset();
   const Status alive = health();
-  if (!alive) return alive;
+  if (!alive) {
+    return alive;
+  }
   const Deadline deadline = in(options().control_deadline);
   const Result<float> plain = top_logprob(1.0, deadline);
-  if (!plain) return plain.error();
+  if (!plain) {
+    return plain.error();
+  }
   const Result<float> hot = top_logprob(2.0, deadline);
-  if (!hot) return hot.error();
+  if (!hot) {
+    return hot.error();
+  }
   follows_temperature_ = hot.value() < plain.value() - kProbeNoise;
   return Success{};
 }
 
 Status SglangServer::check_sampling(const SamplingSettings& settings) const {
   const Status ranges = check_settings(settings);
-  if (!ranges) return ranges;
+  if (!ranges) {
+    return ranges;
+  }
   if (!follows_temperature_) {
     return Error{Reason::kUnsupported,
                  options().url + ": connect() has not found out what its log-probs are of"};
@@ -207,15 +253,21 @@ Status SglangServer::resume() {
 
 Status SglangServer::load(const std::string& path, int64_t version, Deadline deadline) {
   const Status flushed = command("/flush_cache", "", deadline);
-  if (!flushed) return flushed;
+  if (!flushed) {
+    return flushed;
+  }
   // keep_pause: the caller resumes.
   const json body{{"model_path", path},          {"load_format", nullptr},
                   {"abort_all_requests", false}, {"weight_version", std::to_string(version)},
                   {"flush_cache", true},         {"keep_pause", true}};
   const Result<JsonAnswer> answer = http().post_json("/update_weights_from_disk", body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const json* success = member(answer.value().value, "success");
-  if (success != nullptr && *success == true) return Success{};
+  if (success != nullptr && *success == true) {
+    return Success{};
+  }
   return answer.value().wrong(Reason::kClosed, "no success");
 }
 
@@ -228,7 +280,9 @@ Result<std::vector<float>> SglangServer::score(const std::vector<int64_t>& ids) 
   body["logprob_start_len"] = 0;
   const Result<JsonAnswer> answer =
       http().post_json("/generate", body, in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   // [[null, id, text], [logprob, id, text], ...]: the first token has no log-prob.
   const json* meta = member(answer.value().value, "meta_info");
   const json* list = meta == nullptr ? nullptr : member(*meta, "input_token_logprobs");
@@ -243,9 +297,13 @@ Result<std::vector<float>> SglangServer::score(const std::vector<int64_t>& ids) 
       return answer.value().wrong(Reason::kMalformed,
                                   "input_token_logprobs are not of the tokens that were sent");
     }
-    if (i == 0) continue;
+    if (i == 0) {
+      continue;
+    }
     const Result<float> number = read_logprob(entry[0], "input_token_logprobs");
-    if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
+    if (!number) {
+      return answer.value().wrong(number.error().reason, number.error().detail);
+    }
     scores.push_back(number.value());
   }
   return scores;
@@ -253,9 +311,13 @@ Result<std::vector<float>> SglangServer::score(const std::vector<int64_t>& ids) 
 
 Result<std::string> SglangServer::weight_version() {
   const Result<JsonAnswer> answer = http().get_json("/server_info", in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const auto label = text_member(answer.value().value, "weight_version");
-  if (!label) return answer.value().wrong(Reason::kMalformed, "no weight_version");
+  if (!label) {
+    return answer.value().wrong(Reason::kMalformed, "no weight_version");
+  }
   return *label;
 }
 

@@ -16,10 +16,18 @@ constexpr const char* kCompletions = "/v1/completions";
 constexpr float kProbeNoise = 0.02F;
 
 std::optional<FinishReason> finish_of(const std::string& text) {
-  if (text == "stop") return FinishReason::kStop;
-  if (text == "length") return FinishReason::kLength;
-  if (text == "abort") return FinishReason::kAborted;
-  if (text == "error") return FinishReason::kError;
+  if (text == "stop") {
+    return FinishReason::kStop;
+  }
+  if (text == "length") {
+    return FinishReason::kLength;
+  }
+  if (text == "abort") {
+    return FinishReason::kAborted;
+  }
+  if (text == "error") {
+    return FinishReason::kError;
+  }
   return std::nullopt;
 }
 
@@ -35,10 +43,16 @@ Result<const json*> only_choice(const JsonAnswer& answer) {
 // Checks logprobs.tokens, which are "token_id:N" on request, against token_ids.
 bool same_tokens(const json& logprobs, const std::vector<int64_t>& ids) {
   const json* tokens = member(logprobs, "tokens");
-  if (tokens == nullptr) return true;
-  if (!tokens->is_array() || tokens->size() != ids.size()) return false;
+  if (tokens == nullptr) {
+    return true;
+  }
+  if (!tokens->is_array() || tokens->size() != ids.size()) {
+    return false;
+  }
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if ((*tokens)[i] != "token_id:" + std::to_string(ids[i])) return false;
+    if ((*tokens)[i] != "token_id:" + std::to_string(ids[i])) {
+      return false;
+    }
   }
   return true;
 }
@@ -46,9 +60,13 @@ bool same_tokens(const json& logprobs, const std::vector<int64_t>& ids) {
 Result<std::vector<LabelSpan>> read_spans(const json& choice) {
   std::vector<LabelSpan> spans;
   const json* list = member(choice, "weight_versions");
-  if (list == nullptr) return spans;
+  if (list == nullptr) {
+    return spans;
+  }
   const Error error{Reason::kMalformed, "weight_versions is no list of {version, start, end}"};
-  if (!list->is_array()) return error;
+  if (!list->is_array()) {
+    return error;
+  }
   for (const json& item : *list) {
     const auto label = text_member(item, "version");
     const json* start = member(item, "start");
@@ -67,7 +85,9 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
                                    int64_t vocab_size) {
   GenerateResult result;
   const auto finish = finish_of(text_member(choice, "finish_reason").value_or(""));
-  if (!finish) return Error{Reason::kMalformed, "no finish_reason that is known"};
+  if (!finish) {
+    return Error{Reason::kMalformed, "no finish_reason that is known"};
+  }
   result.finish_reason = *finish;
   const json* prompt = member(choice, "prompt_token_ids");
   if (prompt != nullptr && *prompt != json(request.prompt_ids)) {
@@ -75,17 +95,23 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
   }
   const json* ids = member(choice, "token_ids");
   const json* logprobs = member(choice, "logprobs");
-  if (ids == nullptr && *finish == FinishReason::kAborted && logprobs == nullptr) return result;
+  if (ids == nullptr && *finish == FinishReason::kAborted && logprobs == nullptr) {
+    return result;
+  }
   if (ids == nullptr) {
     return Error{Reason::kMalformed, "no token_ids although return_token_ids was set"};
   }
   auto read = read_ids(*ids, "token_ids", vocab_size);
-  if (!read) return read.error();
+  if (!read) {
+    return read.error();
+  }
   result.completion_ids = std::move(read).value();
   const json* values = logprobs == nullptr ? nullptr : member(*logprobs, "token_logprobs");
   if (values != nullptr) {
     auto numbers = read_logprobs(*values, "token_logprobs");
-    if (!numbers) return numbers.error();
+    if (!numbers) {
+      return numbers.error();
+    }
     result.logprobs = std::move(numbers).value();
     if (!same_tokens(*logprobs, result.completion_ids)) {
       return Error{Reason::kMalformed, "logprobs.tokens are not the tokens of token_ids"};
@@ -98,14 +124,20 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
                    "no routed_experts; start the server with --enable-return-routed-experts"};
     }
     auto routed = read_npy_table(*table);
-    if (!routed) return routed.error();
+    if (!routed) {
+      return routed.error();
+    }
     result.routed = std::move(routed).value();
   }
   auto spans = read_spans(choice);
-  if (!spans) return spans.error();
+  if (!spans) {
+    return spans.error();
+  }
   result.versions = std::move(spans).value();
   const Status status = check_result(result, request);
-  if (!status) return status.error();
+  if (!status) {
+    return status.error();
+  }
   return result;
 }
 
@@ -158,11 +190,17 @@ Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,
   json body = completion(request);
   body["request_id"] = request_id;
   const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const Result<const json*> choice = only_choice(answer.value());
-  if (!choice) return choice.error();
+  if (!choice) {
+    return choice.error();
+  }
   Result<GenerateResult> result = read_choice(*choice.value(), request, options().vocab_size);
-  if (!result) return answer.value().wrong(result.error().reason, result.error().detail);
+  if (!result) {
+    return answer.value().wrong(result.error().reason, result.error().detail);
+  }
   result.value().label = text_member(answer.value().value, "weight_version");
   return result;
 }
@@ -181,9 +219,13 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
   body["logprobs"] = 1;
   body["model"] = model_;  // a server that was restarted has no adapter
   const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const Result<const json*> choice = only_choice(answer.value());
-  if (!choice) return choice.error();
+  if (!choice) {
+    return choice.error();
+  }
   const json* logprobs = member(*choice.value(), "logprobs");
   const json* tops = logprobs == nullptr ? nullptr : member(*logprobs, "top_logprobs");
   if (tops == nullptr || !tops->is_array() || tops->size() != 1 || !(*tops)[0].is_object() ||
@@ -194,7 +236,9 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
   std::optional<float> top;
   for (const json& value : (*tops)[0]) {
     const Result<float> number = read_logprob(value, "top_logprobs");
-    if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
+    if (!number) {
+      return answer.value().wrong(number.error().reason, number.error().detail);
+    }
     top = std::max(top.value_or(number.value()), number.value());
   }
   return *top;
@@ -203,18 +247,28 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
 Status VllmServer::connect() {
   logprobs_of_ = LogprobsOf::kUnknown;
   const Status alive = health();
-  if (!alive) return alive;
+  if (!alive) {
+    return alive;
+  }
   const Deadline deadline = in(options().control_deadline);
   const Result<HttpAnswer> label = http().get("/weight_info", deadline);
-  if (!label && label.error().reason != Reason::kUnsupported) return label.error();
+  if (!label && label.error().reason != Reason::kUnsupported) {
+    return label.error();
+  }
   has_label_ = label.ok();
   extended_ranks_ = count_extended_ranks(deadline);
   const Result<float> plain = top_logprob(1.0, 0, deadline);
-  if (!plain) return plain.error();
+  if (!plain) {
+    return plain.error();
+  }
   const Result<float> hot = top_logprob(2.0, 0, deadline);
-  if (!hot) return hot.error();
+  if (!hot) {
+    return hot.error();
+  }
   const Result<float> cut = top_logprob(2.0, 1, deadline);
-  if (!cut) return cut.error();
+  if (!cut) {
+    return cut.error();
+  }
   const bool colder = hot.value() < plain.value() - kProbeNoise;
   if (colder && std::abs(cut.value()) < 1e-3F && plain.value() < -kProbeNoise) {
     logprobs_of_ = LogprobsOf::kSampled;
@@ -234,13 +288,17 @@ Status VllmServer::connect() {
 
 Status VllmServer::check_sampling(const SamplingSettings& settings) const {
   const Status ranges = check_settings(settings);
-  if (!ranges) return ranges;
+  if (!ranges) {
+    return ranges;
+  }
   if (logprobs_of_ == LogprobsOf::kUnknown) {
     return Error{Reason::kUnsupported,
                  options().url + ": connect() has not found out what its log-probs are of"};
   }
   const bool plain = settings.temperature == 1 && settings.top_p == 1 && settings.top_k == 0;
-  if (logprobs_of_ == LogprobsOf::kSampled || plain) return Success{};
+  if (logprobs_of_ == LogprobsOf::kSampled || plain) {
+    return Success{};
+  }
   return Error{
       Reason::kUnsupported,
       options().url +
@@ -269,9 +327,13 @@ Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
   body["prompt_logprobs"] = 0;
   const Result<JsonAnswer> answer =
       http().post_json(kCompletions, body, in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const Result<const json*> choice = only_choice(answer.value());
-  if (!choice) return choice.error();
+  if (!choice) {
+    return choice.error();
+  }
   // Per token null (the first) or {"<id>": {"logprob": ...}}.
   const json* list = member(*choice.value(), "prompt_logprobs");
   if (list == nullptr || !list->is_array() || list->size() != ids.size()) {
@@ -281,10 +343,13 @@ Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
   for (std::size_t i = 1; i < ids.size(); ++i) {
     const json* token = member((*list)[i], std::to_string(ids[i]).c_str());
     const json* value = token == nullptr ? nullptr : member(*token, "logprob");
-    if (value == nullptr)
+    if (value == nullptr) {
       return answer.value().wrong(Reason::kMalformed, "no logprob of a token of the prompt");
+    }
     const Result<float> number = read_logprob(*value, "prompt_logprobs");
-    if (!number) return answer.value().wrong(number.error().reason, number.error().detail);
+    if (!number) {
+      return answer.value().wrong(number.error().reason, number.error().detail);
+    }
     scores.push_back(number.value());
   }
   return scores;

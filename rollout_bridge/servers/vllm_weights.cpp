@@ -60,7 +60,9 @@ Status VllmServer::change_adapter(const std::string& path, int64_t version, Dead
     const Status unloaded =
         command("/v1/unload_lora_adapter", json{{"lora_name", old}}.dump(), deadline);
     // A server that was restarted does not know it.
-    if (!unloaded && unloaded.error().reason != Reason::kUnsupported) return unloaded;
+    if (!unloaded && unloaded.error().reason != Reason::kUnsupported) {
+      return unloaded;
+    }
   }
   return label_and_flush(version, deadline);
 }
@@ -72,7 +74,9 @@ Status VllmServer::load(const std::string& path, int64_t version, Deadline deadl
   }
   Status status = command("/start_weight_update", "", deadline);
   const auto run = [&](const char* route, const json& body) {
-    if (status) status = command(route, body.dump(), deadline);
+    if (status) {
+      status = command(route, body.dump(), deadline);
+    }
   };
   run("/update_weights", {{"update_info", {{"path", path}}}});
   run("/finish_weight_update", {{"weight_version", std::to_string(version)}});
@@ -85,7 +89,9 @@ Result<std::string> VllmServer::rpc_root(const char* method, const json& argumen
   const json body{
       {"method", method}, {"args", json::array()}, {"kwargs", arguments}, {"timeout", seconds}};
   const Result<JsonAnswer> answer = http().post_json(kCollectiveRpc, body, deadline);
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const json* results = member(answer.value().value, "results");
   if (results == nullptr || !results->is_array() || results->empty()) {
     return answer.value().wrong(Reason::kMalformed, "no results");
@@ -104,21 +110,29 @@ Result<std::string> VllmServer::rpc_root(const char* method, const json& argumen
 Result<std::string> VllmServer::pull_by_extension(const WeightSource& source,
                                                   Deadline deadline) const {
   const json update = update_info(source, options().load_deadline);
-  if (extended_ranks_ <= 1) return rpc_root("ringside_pull_weights", update, deadline);
+  if (extended_ranks_ <= 1) {
+    return rpc_root("ringside_pull_weights", update, deadline);
+  }
   const Result<std::string> staged = rpc_root("ringside_stage_weights", update, deadline);
-  if (!staged) return staged;
+  if (!staged) {
+    return staged;
+  }
   return rpc_root("ringside_install_weights", {{"root_hash", staged.value()}}, deadline);
 }
 
 Status VllmServer::pull_by_engine(const WeightSource& source, Deadline deadline) const {
   // Sent each time, because the server may have been restarted; it does not open a connection.
   Status status = command("/init_weight_transfer_engine", R"({"init_info":{}})", deadline);
-  if (!status) return status;
+  if (!status) {
+    return status;
+  }
   status = command("/start_weight_update", "{}", deadline);
   if (!status && status.error().reason == Reason::kClosed) {
     // An update whose end did not arrive may still be open. This update overwrites its tensors.
     const Status ended = command("/finish_weight_update", "", deadline);
-    if (ended) status = command("/start_weight_update", "{}", deadline);
+    if (ended) {
+      status = command("/start_weight_update", "{}", deadline);
+    }
   }
   if (status) {
     const json body{{"update_info", update_info(source, options().load_deadline)}};
@@ -131,15 +145,21 @@ Result<std::string> VllmServer::pull(const WeightSource& source, Deadline deadli
   std::string root;
   if (weights_ == VllmWeights::kEngine) {
     const Status updated = pull_by_engine(source, deadline);
-    if (!updated) return updated.error();
+    if (!updated) {
+      return updated.error();
+    }
     root = source.root_hash;
   } else {
     Result<std::string> pulled = pull_by_extension(source, deadline);
-    if (!pulled) return pulled;
+    if (!pulled) {
+      return pulled;
+    }
     root = std::move(pulled).value();
   }
   const Status settled = label_and_flush(source.version, deadline);
-  if (!settled) return settled.error();
+  if (!settled) {
+    return settled.error();
+  }
   return root;
 }
 
@@ -147,7 +167,9 @@ Status VllmServer::label_and_flush(int64_t version, Deadline deadline) {
   if (has_label_) {
     const json label{{"new_version", std::to_string(version)}};
     const Status labelled = command("/update_weight_version", label.dump(), deadline);
-    if (!labelled) return labelled;
+    if (!labelled) {
+      return labelled;
+    }
   }
   return flush(version, deadline);
 }
@@ -158,11 +180,17 @@ Status VllmServer::flush(int64_t version, Deadline deadline) {
 }
 
 Status VllmServer::check_label(int64_t version) {
-  if (!has_label_) return Success{};
+  if (!has_label_) {
+    return Success{};
+  }
   const std::string label = std::to_string(version);
   const Result<std::string> now = weight_version();
-  if (!now) return now.error();
-  if (now.value() == label) return Success{};
+  if (!now) {
+    return now.error();
+  }
+  if (now.value() == label) {
+    return Success{};
+  }
   return Error{Reason::kInvalidField, options().url + ": its weights are labelled '" +
                                           clip_text(now.value(), 200) + "' after loading version " +
                                           label};
@@ -170,9 +198,13 @@ Status VllmServer::check_label(int64_t version) {
 
 Result<std::string> VllmServer::weight_version() {
   const Result<JsonAnswer> answer = http().get_json("/weight_info", in(options().control_deadline));
-  if (!answer) return answer.error();
+  if (!answer) {
+    return answer.error();
+  }
   const auto label = text_member(answer.value().value, "weight_version");
-  if (!label) return answer.value().wrong(Reason::kMalformed, "no weight_version");
+  if (!label) {
+    return answer.value().wrong(Reason::kMalformed, "no weight_version");
+  }
   return *label;
 }
 

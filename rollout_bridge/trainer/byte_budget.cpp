@@ -60,7 +60,9 @@ bool ByteBudget::is_low(const std::string& worker) const {
 
 void ByteBudget::release(const std::string& worker) {
   const auto it = promises_.find(worker);
-  if (it == promises_.end()) return;
+  if (it == promises_.end()) {
+    return;
+  }
   promised_ -= it->second;
   it->second = 0;
 }

@@ -9,7 +9,9 @@ namespace {
 
 int64_t oldest_version(const Rollout& rollout) {
   int64_t oldest = INT64_MAX;
-  for (const VersionSpan& span : rollout.versions) oldest = std::min(oldest, span.version);
+  for (const VersionSpan& span : rollout.versions) {
+    oldest = std::min(oldest, span.version);
+  }
   return oldest;
 }
 
@@ -34,7 +36,9 @@ void add_rounds(const GroupPolicy& policy, int64_t first_group, std::vector<int6
 }  // namespace
 
 GroupLedger::GroupLedger(Options options) : options_(std::move(options)) {
-  if (!options_.policy) return;
+  if (!options_.policy) {
+    return;
+  }
   next_step_ = options_.policy->first_step();
   last_open_step_ = checkpoint_ = next_step_ - 1;
 }
@@ -45,13 +49,17 @@ void GroupLedger::restore(const IdSet& granted, const IdSet& consumed) {
 }
 
 const GroupPolicy& GroupLedger::policy() const {
-  if (!options_.policy) throw std::logic_error("the ledger has no GroupPolicy, so it has no steps");
+  if (!options_.policy) {
+    throw std::logic_error("the ledger has no GroupPolicy, so it has no steps");
+  }
   return *options_.policy;
 }
 
 GroupLedger::Group& GroupLedger::open(int64_t group_id, int32_t size) {
   Group& group = groups_[group_id];
-  if (group.samples.empty()) group.samples.resize(static_cast<size_t>(size));
+  if (group.samples.empty()) {
+    group.samples.resize(static_cast<size_t>(size));
+  }
   if (group.samples.size() != static_cast<size_t>(size)) {
     throw std::invalid_argument(name_of(group_id) + " of " + std::to_string(size) +
                                 " samples, it has " + std::to_string(group.samples.size()));
@@ -67,16 +75,24 @@ void GroupLedger::grant(const GroupGrant& grant) {
   }
   consumed_.erase(grant.group_id);
   Group& group = open(grant.group_id, grant.group_size);
-  if (std::exchange(group.granted, true)) return;
+  if (std::exchange(group.granted, true)) {
+    return;
+  }
   group.min_version = grant.min_version;
   std::vector<bool> done;
-  for (const Sample& sample : group.samples) done.push_back(sample.delivered);
+  for (const Sample& sample : group.samples) {
+    done.push_back(sample.delivered);
+  }
   work_.add(grant, done);
 }
 
 bool GroupLedger::is_over(int64_t group_id) const {
-  if (consumed_.contains(group_id)) return true;
-  if (!options_.policy) return false;
+  if (consumed_.contains(group_id)) {
+    return true;
+  }
+  if (!options_.policy) {
+    return false;
+  }
   const int64_t step = options_.policy->step_of(group_id);
   return step != 0 && step < next_step_;
 }
@@ -84,7 +100,9 @@ bool GroupLedger::is_over(int64_t group_id) const {
 bool GroupLedger::is_try(const Rollout& rollout, const std::string& worker, Origin origin) const {
   const int64_t group = rollout.group_id;
   const int32_t sample = rollout.sample_index;
-  if (work_.is_assigned(group, sample)) return work_.is_held_by(group, sample, worker);
+  if (work_.is_assigned(group, sample)) {
+    return work_.is_held_by(group, sample, worker);
+  }
   // A rollout of an earlier grant is no attempt. One of a worker that was given up is.
   return origin == Origin::kThisStart && rollout.attempt == work_.attempt(group, sample);
 }
@@ -105,7 +123,9 @@ Status GroupLedger::check_known(const Rollout& rollout, const Group* group, Orig
   const int64_t size = group != nullptr  ? static_cast<int64_t>(group->samples.size())
                        : options_.policy ? options_.policy->group_size()
                                          : rollout.group_size;
-  if (size == rollout.group_size) return Success{};
+  if (size == rollout.group_size) {
+    return Success{};
+  }
   return refused(Reason::kInvalidField, rollout,
                  "group_size " + std::to_string(rollout.group_size) + ", " + name_of(id) + " has " +
                      std::to_string(size));
@@ -115,7 +135,9 @@ Status GroupLedger::check_age(const Rollout& rollout, const Group* group) const 
   const int64_t oldest = oldest_version(rollout);
   const bool granted = group != nullptr && group->granted;
   const bool stale = options_.policy && options_.policy->is_stale(rollout);
-  if (!stale && (!granted || oldest >= group->min_version)) return Success{};
+  if (!stale && (!granted || oldest >= group->min_version)) {
+    return Success{};
+  }
   const int64_t wanted =
       granted ? group->min_version : options_.policy->min_version(rollout.group_id);
   return refused(Reason::kStale, rollout,
@@ -126,10 +148,14 @@ Status GroupLedger::check_age(const Rollout& rollout, const Group* group) const 
 
 Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
                                    Origin origin) const {
-  if (is_over(rollout.group_id)) return Verdict::kDuplicate;
+  if (is_over(rollout.group_id)) {
+    return Verdict::kDuplicate;
+  }
   const auto it = groups_.find(rollout.group_id);
   const Group* group = it == groups_.end() ? nullptr : &it->second;
-  if (Status s = check_known(rollout, group, origin); !s) return s.error();
+  if (Status s = check_known(rollout, group, origin); !s) {
+    return s.error();
+  }
   if (group != nullptr && group->samples[static_cast<size_t>(rollout.sample_index)].delivered) {
     return Verdict::kDuplicate;
   }
@@ -151,9 +177,13 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
     const int32_t attempt = work_.attempt(rollout.group_id, rollout.sample_index);
     const bool is_last =
         granted && is_try(rollout, worker, origin) && attempt + 1 >= options_.max_attempts;
-    if (!is_last) return Verdict::kRetry;
+    if (!is_last) {
+      return Verdict::kRetry;
+    }
   }
-  if (Status s = check_age(rollout, group); !s) return s.error();
+  if (Status s = check_age(rollout, group); !s) {
+    return s.error();
+  }
   return Verdict::kNew;
 }
 
@@ -170,28 +200,38 @@ std::vector<GroupGrant> GroupLedger::deliver(Rollout rollout) {
   counters_.failed += has_failed(rollout) ? 1 : 0;
   sample.rollout = std::make_unique<Rollout>(std::move(rollout));
   ++group.held;
-  if (!options_.policy || !is_complete(group_id)) return {};
+  if (!options_.policy || !is_complete(group_id)) {
+    return {};
+  }
   return replace(options_.policy->first_group(group_id));
 }
 
 void GroupLedger::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
   const auto it = groups_.find(rollout.group_id);
-  if (it == groups_.end() || !it->second.granted || !is_try(rollout, worker, origin)) return;
+  if (it == groups_.end() || !it->second.granted || !is_try(rollout, worker, origin)) {
+    return;
+  }
   work_.retry(rollout.group_id, rollout.sample_index);
 }
 
 bool GroupLedger::reopen(int64_t group_id, int32_t sample_index, const std::string& worker) {
-  if (!work_.is_held_by(group_id, sample_index, worker)) return false;
+  if (!work_.is_held_by(group_id, sample_index, worker)) {
+    return false;
+  }
   work_.retry(group_id, sample_index);
   return true;
 }
 
 std::optional<Rollout> GroupLedger::take_sample(int64_t group_id, int32_t sample_index) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return std::nullopt;
+  if (it == groups_.end()) {
+    return std::nullopt;
+  }
   std::unique_ptr<Rollout> rollout =
       std::move(it->second.samples[static_cast<size_t>(sample_index)].rollout);
-  if (!rollout) return std::nullopt;
+  if (!rollout) {
+    return std::nullopt;
+  }
   --it->second.held;
   --counters_.waiting;
   return std::move(*rollout);
@@ -210,7 +250,9 @@ bool GroupLedger::is_complete(int64_t group_id) const {
 
 bool GroupLedger::teaches_nothing(const Group& group) const {
   std::vector<const Rollout*> rollouts;
-  for (const Sample& sample : group.samples) rollouts.push_back(sample.rollout.get());
+  for (const Sample& sample : group.samples) {
+    rollouts.push_back(sample.rollout.get());
+  }
   return policy().teaches_nothing(rollouts);
 }
 
@@ -225,7 +267,9 @@ int64_t GroupLedger::current_group(int64_t first_group) const {
 }
 
 int64_t GroupLedger::drop_rollouts(Group& group) {
-  for (Sample& sample : group.samples) sample.rollout.reset();
+  for (Sample& sample : group.samples) {
+    sample.rollout.reset();
+  }
   counters_.waiting -= group.held;
   return std::exchange(group.held, 0);
 }
@@ -238,12 +282,16 @@ std::vector<GroupGrant> GroupLedger::replace(int64_t first_group) {
   while (is_complete(id)) {
     const std::optional<int64_t> next = policy().next_round(id);
     Group& group = groups_.at(id);
-    if (!next || !teaches_nothing(group)) break;
+    if (!next || !teaches_nothing(group)) {
+      break;
+    }
     group.state = State::kReplaced;
     counters_.dropped_zero_variance += drop_rollouts(group);
     ++counters_.refilled_groups;
     id = *next;
-    if (policy().step_of(id) <= last_open_step_) grants.push_back(grant_of(policy(), id));
+    if (policy().step_of(id) <= last_open_step_) {
+      grants.push_back(grant_of(policy(), id));
+    }
   }
   return grants;
 }
@@ -268,10 +316,14 @@ std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
   std::vector<int64_t> groups;
   for (int64_t first = places.begin; first < places.end; ++first) {
     groups.push_back(current_group(first));
-    if (!is_complete(groups.back())) return std::nullopt;
+    if (!is_complete(groups.back())) {
+      return std::nullopt;
+    }
   }
   std::vector<Rollout> rollouts;
-  for (const int64_t id : groups) take_group(id, step, rollouts);
+  for (const int64_t id : groups) {
+    take_group(id, step, rollouts);
+  }
   ++next_step_;
   return rollouts;
 }
@@ -284,13 +336,19 @@ void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout
   }
   bool is_restorable = true;
   for (const Sample& sample : group.samples) {
-    if (sample.rollout->trainer_term != options_.trainer_term) continue;
+    if (sample.rollout->trainer_term != options_.trainer_term) {
+      continue;
+    }
     for (const VersionSpan& span : sample.rollout->versions) {
       is_restorable = is_restorable && span.version <= checkpoint_;
     }
   }
-  if (!is_restorable) unrestorable_[step].push_back(group_id);
-  for (Sample& sample : group.samples) out.push_back(std::move(*sample.rollout));
+  if (!is_restorable) {
+    unrestorable_[step].push_back(group_id);
+  }
+  for (Sample& sample : group.samples) {
+    out.push_back(std::move(*sample.rollout));
+  }
   drop_rollouts(group);
   group.state = State::kTaken;
   for (auto later = policy().next_round(group_id); later; later = policy().next_round(*later)) {
@@ -327,9 +385,13 @@ std::vector<int64_t> GroupLedger::take_unrestorable(int64_t next_step) {
 int64_t GroupLedger::consume(int64_t group_id) {
   consumed_.insert(group_id);
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return 0;
+  if (it == groups_.end()) {
+    return 0;
+  }
   work_.remove(group_id);
-  for (const Sample& sample : it->second.samples) sample_of_id_.erase(sample.rollout_id);
+  for (const Sample& sample : it->second.samples) {
+    sample_of_id_.erase(sample.rollout_id);
+  }
   const int64_t dropped = drop_rollouts(it->second);
   groups_.erase(it);
   return dropped;

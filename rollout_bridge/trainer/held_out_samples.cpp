@@ -40,7 +40,9 @@ void HeldOutSamples::open(int64_t prompts, int32_t samples, int64_t version) {
 }
 
 void HeldOutSamples::close() {
-  for (int64_t group = first_group_; group < next_group_; ++group) work_.remove(group);
+  for (int64_t group = first_group_; group < next_group_; ++group) {
+    work_.remove(group);
+  }
   samples_.clear();
   missing_ = 0;
 }
@@ -55,20 +57,26 @@ Result<HeldOutSamples::Verdict> HeldOutSamples::judge(const Rollout& rollout,
     return not_taken(Reason::kUnknownGroup, rollout,
                      "group " + std::to_string(group) + " is granted to nobody");
   }
-  if (!is_open() || group < first_group_) return Verdict::kDuplicate;
+  if (!is_open() || group < first_group_) {
+    return Verdict::kDuplicate;
+  }
   if (rollout.group_size != group_size_) {
     return not_taken(Reason::kInvalidField, rollout,
                      "group_size " + std::to_string(rollout.group_size) + ", its group has " +
                          std::to_string(group_size_));
   }
-  if (samples_[index_of(rollout)].delivered) return Verdict::kDuplicate;
+  if (samples_[index_of(rollout)].delivered) {
+    return Verdict::kDuplicate;
+  }
   if (!work_.was_assigned_to(group, rollout.sample_index, worker)) {
     return not_taken(Reason::kNotGranted, rollout,
                      "sample " + std::to_string(rollout.sample_index) + " of group " +
                          std::to_string(group) + " was never granted to worker '" + worker + "'");
   }
   for (const VersionSpan& span : rollout.versions) {
-    if (span.version == version_) continue;
+    if (span.version == version_) {
+      continue;
+    }
     return not_taken(Reason::kStale, rollout,
                      "version " + std::to_string(span.version) + ", the evaluation is of version " +
                          std::to_string(version_));
@@ -83,7 +91,9 @@ void HeldOutSamples::deliver(const Rollout& rollout) {
   sample.delivered = true;
   sample.result.finish_reason = rollout.finish_reason;
   sample.result.tokens = static_cast<int64_t>(rollout.completion_ids.size());
-  if (!has_failed(rollout)) sample.result.rewards = rollout.rewards;
+  if (!has_failed(rollout)) {
+    sample.result.rewards = rollout.rewards;
+  }
   --missing_;
   work_.finish(rollout.group_id, rollout.sample_index);
 }
@@ -101,7 +111,9 @@ std::vector<HeldOutSample> HeldOutSamples::take() {
   }
   std::vector<HeldOutSample> results;
   results.reserve(samples_.size());
-  for (Sample& sample : samples_) results.push_back(std::move(sample.result));
+  for (Sample& sample : samples_) {
+    results.push_back(std::move(sample.result));
+  }
   close();
   return results;
 }

@@ -50,16 +50,22 @@ std::vector<int64_t> read_ranges(std::span<const std::byte> payload) {
 // Checks the form of a record of ranges. The record's hash proves only that the bytes are as
 // written.
 bool are_ranges(std::span<const std::byte> payload, const std::vector<int64_t>& values) {
-  if (payload.size() % (2 * sizeof(int64_t)) != 0) return false;
+  if (payload.size() % (2 * sizeof(int64_t)) != 0) {
+    return false;
+  }
   for (size_t i = 0; i < values.size(); i += 2) {
-    if (values[i] < 0 || values[i] >= values[i + 1]) return false;
+    if (values[i] < 0 || values[i] >= values[i + 1]) {
+      return false;
+    }
   }
   return true;
 }
 
 std::vector<int64_t> flat_ranges(const IdSet& ids) {
   std::vector<int64_t> values;
-  for (const auto& [begin, end] : ids.ranges()) values.insert(values.end(), {begin, end});
+  for (const auto& [begin, end] : ids.ranges()) {
+    values.insert(values.end(), {begin, end});
+  }
   return values;
 }
 
@@ -105,10 +111,14 @@ void Journal::replay() {
   while (size - at >= sizeof(RecordHead)) {
     RecordHead head{};
     file_->read_at(at, std::as_writable_bytes(std::span(&head, 1)));
-    if (head.payload_bytes > size - at - sizeof head) break;  // torn
+    if (head.payload_bytes > size - at - sizeof head) {
+      break;  // torn
+    }
     payload.resize(head.payload_bytes);
     file_->read_at(at + sizeof head, payload);
-    if (record_hash(head.kind, payload) != head.xxh3) break;  // torn or damaged
+    if (record_hash(head.kind, payload) != head.xxh3) {
+      break;  // torn or damaged
+    }
     if (at == sizeof kMagic && head.kind != static_cast<uint32_t>(Kind::kRun)) {
       throw std::runtime_error(file_->path().string() + ": the first record is not the run id");
     }
@@ -123,7 +133,9 @@ void Journal::replay() {
     return;
   }
   truncated_bytes_ = size - at;
-  if (truncated_bytes_ > 0) file_->truncate(at);
+  if (truncated_bytes_ > 0) {
+    file_->truncate(at);
+  }
   file_bytes_ = at;
   std::erase_if(live, [&](const Replayed& r) { return consumed_.contains(r.rollout.group_id); });
   for (Replayed& r : live) {
@@ -142,7 +154,9 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
     }
     return;
   }
-  if (kind == Kind::kRollout) return replay_rollout(payload, extent, live);
+  if (kind == Kind::kRollout) {
+    return replay_rollout(payload, extent, live);
+  }
   if (kind != Kind::kConsumed && kind != Kind::kReopened && kind != Kind::kGranted) {
     throw std::runtime_error(file_->path().string() + ": record of kind " +
                              std::to_string(static_cast<uint32_t>(kind)) +
@@ -154,9 +168,15 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
                              std::to_string(payload.size()) + " bytes holds no ranges of groups");
   }
   for (size_t i = 0; i < ranges.size(); i += 2) {
-    if (kind == Kind::kReopened) consumed_.erase_range(ranges[i], ranges[i + 1]);
-    if (kind == Kind::kGranted) granted_.insert_range(ranges[i], ranges[i + 1]);
-    if (kind == Kind::kConsumed) replay_consumed(ranges[i], ranges[i + 1]);
+    if (kind == Kind::kReopened) {
+      consumed_.erase_range(ranges[i], ranges[i + 1]);
+    }
+    if (kind == Kind::kGranted) {
+      granted_.insert_range(ranges[i], ranges[i + 1]);
+    }
+    if (kind == Kind::kConsumed) {
+      replay_consumed(ranges[i], ranges[i + 1]);
+    }
   }
   // Rollouts journalled before this record are dropped, even when the group is reopened later.
   if (kind == Kind::kConsumed) {
@@ -168,7 +188,9 @@ void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
                              std::vector<Replayed>& live) {
   auto rollout = read_rollout(payload);
   if (!rollout) {
-    if (unreadable_++ == 0) first_unreadable_ = rollout.error().detail;
+    if (unreadable_++ == 0) {
+      first_unreadable_ = rollout.error().detail;
+    }
     dead_bytes_ += extent.bytes;
     return;
   }
@@ -178,12 +200,16 @@ void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
 
 Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
   auto message = parse_flat(payload, options_.limits);
-  if (!message) return message.error();
+  if (!message) {
+    return message.error();
+  }
   return decode_rollout(message.value(), options_.limits);
 }
 
 std::string Journal::unreadable() const {
-  if (unreadable_ == 0) return "";
+  if (unreadable_ == 0) {
+    return "";
+  }
   return file_->path().string() + ": " + std::to_string(unreadable_) +
          " records hold no rollout and are passed over, the first: " + first_unreadable_;
 }
@@ -194,7 +220,9 @@ void Journal::replay_consumed(int64_t begin, int64_t end) {
   const auto first = live_.lower_bound(begin);
   const auto last = live_.lower_bound(end);
   for (auto it = first; it != last; ++it) {
-    for (const Extent& dead : it->second) dead_bytes_ += dead.bytes;
+    for (const Extent& dead : it->second) {
+      dead_bytes_ += dead.bytes;
+    }
   }
   live_.erase(first, last);
 }
@@ -206,17 +234,25 @@ void Journal::drop_replayed(std::span<const std::size_t> places) {
     const auto& [group_id, gone] = replayed_at_.at(place);
     std::vector<Extent>& extents = live_.at(group_id);
     std::erase_if(extents, [at = gone.offset](const Extent& e) { return e.offset == at; });
-    if (extents.empty()) live_.erase(group_id);
+    if (extents.empty()) {
+      live_.erase(group_id);
+    }
     dead_bytes_ += gone.bytes;
   }
   replayed_at_.clear();
 }
 
 Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
-  if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) return s;
-  if (Status s = write_deferred(); !s) return s;  // a reopening must precede the group's rollouts
+  if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) {
+    return s;
+  }
+  if (Status s = write_deferred(); !s) {
+    return s;  // a reopening must precede the group's rollouts
+  }
   const uint64_t offset = file_bytes_;
-  if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) return s;
+  if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) {
+    return s;
+  }
   live_[group_id].push_back({offset, file_bytes_ - offset});
   return Success{};
 }
@@ -226,8 +262,12 @@ Status Journal::room_for(uint64_t record_bytes) {
     return options_.max_bytes == 0 || file_bytes_ + record_bytes <= options_.max_bytes;
   };
   // A rewrite costs the file's length, so it is done only when an eighth of the file is dead.
-  if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) compact();
-  if (fits()) return Success{};
+  if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) {
+    compact();
+  }
+  if (fits()) {
+    return Success{};
+  }
   return Error{Reason::kBusy, file_->path().string() + ": has " + std::to_string(file_bytes_) +
                                   " bytes, limit " + std::to_string(options_.max_bytes) +
                                   "; a checkpoint makes room"};
@@ -236,24 +276,36 @@ Status Journal::room_for(uint64_t record_bytes) {
 void Journal::consume(std::span<const int64_t> group_ids) {
   IdSet fresh;
   for (const int64_t id : group_ids) {
-    if (!consumed_.contains(id)) fresh.insert(id);
+    if (!consumed_.contains(id)) {
+      fresh.insert(id);
+    }
   }
-  if (fresh.ranges().empty()) return;
+  if (fresh.ranges().empty()) {
+    return;
+  }
   deferred_.emplace_back(Kind::kConsumed, flat_ranges(fresh));
   (void)write_deferred();
   for (const int64_t id : group_ids) {
     consumed_.insert(id);
     granted_.erase(id);
     const auto it = live_.find(id);
-    if (it == live_.end()) continue;
-    for (const Extent& extent : it->second) dead_bytes_ += extent.bytes;
+    if (it == live_.end()) {
+      continue;
+    }
+    for (const Extent& extent : it->second) {
+      dead_bytes_ += extent.bytes;
+    }
     live_.erase(it);
   }
-  if (dead_bytes_ >= options_.compact_bytes && dead_bytes_ * 2 >= file_bytes_) compact();
+  if (dead_bytes_ >= options_.compact_bytes && dead_bytes_ * 2 >= file_bytes_) {
+    compact();
+  }
 }
 
 void Journal::reopen(int64_t group_id) {
-  if (!consumed_.contains(group_id)) return;
+  if (!consumed_.contains(group_id)) {
+    return;
+  }
   deferred_.emplace_back(Kind::kReopened, std::vector<int64_t>{group_id, group_id + 1});
   (void)write_deferred();
   consumed_.erase(group_id);
@@ -262,18 +314,26 @@ void Journal::reopen(int64_t group_id) {
 void Journal::grant(std::span<const int64_t> group_ids) {
   IdSet fresh;
   for (const int64_t id : group_ids) {
-    if (!granted_.contains(id)) fresh.insert(id);
+    if (!granted_.contains(id)) {
+      fresh.insert(id);
+    }
   }
-  if (fresh.ranges().empty()) return;
+  if (fresh.ranges().empty()) {
+    return;
+  }
   deferred_.emplace_back(Kind::kGranted, flat_ranges(fresh));
   (void)write_deferred();
-  for (const auto& [begin, end] : fresh.ranges()) granted_.insert_range(begin, end);
+  for (const auto& [begin, end] : fresh.ranges()) {
+    granted_.insert_range(begin, end);
+  }
 }
 
 Status Journal::write_deferred() {
   for (; !deferred_.empty(); deferred_.pop_front()) {
     const auto& [kind, ranges] = deferred_.front();
-    if (Status s = write_record(kind, std::as_bytes(std::span(ranges))); !s) return s;
+    if (Status s = write_record(kind, std::as_bytes(std::span(ranges))); !s) {
+      return s;
+    }
   }
   return Success{};
 }
@@ -290,17 +350,23 @@ void Journal::tick(std::chrono::steady_clock::time_point now) {
 
 void Journal::write_run_id() {
   const Status written = write_record(Kind::kRun, std::as_bytes(std::span(options_.run_id)));
-  if (!written) throw std::runtime_error(written.error().detail);
+  if (!written) {
+    throw std::runtime_error(written.error().detail);
+  }
 }
 
 Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
   const std::vector<std::byte> record = make_record(static_cast<uint32_t>(kind), payload);
   try {
     file_->append(record);
-    if (options_.fsync == FsyncPolicy::kEvery) file_->sync();
+    if (options_.fsync == FsyncPolicy::kEvery) {
+      file_->sync();
+    }
   } catch (const std::system_error& error) {
     file_->truncate(file_bytes_);  // removes the partial record
-    if (!is_no_room(error)) throw;
+    if (!is_no_room(error)) {
+      throw;
+    }
     return Error{Reason::kBusy, error.what()};
   }
   file_bytes_ += record.size();
@@ -322,7 +388,9 @@ void Journal::compact() {
     file_ = std::move(fresh);
     file_bytes_ = bytes;
   } catch (const std::system_error& error) {
-    if (!is_no_room(error)) throw;
+    if (!is_no_room(error)) {
+      throw;
+    }
     options_.files->remove(fresh_path);
     return;
   }

@@ -27,8 +27,12 @@ Buffer packed_manifest(const Manifest& m, const Limits& limits) {
 // The payloads of a delta one after another; empty when they are too long to send with the offer.
 Buffer joined_payloads(const WeightDelta& delta) {
   uint64_t total = 0;
-  for (const Buffer& payload : delta.payloads) total += payload.bytes.size();
-  if (total > kMaxOfferedBytes) return {};
+  for (const Buffer& payload : delta.payloads) {
+    total += payload.bytes.size();
+  }
+  if (total > kMaxOfferedBytes) {
+    return {};
+  }
   std::vector<std::byte> joined;
   joined.reserve(total);
   for (const Buffer& payload : delta.payloads) {
@@ -57,7 +61,9 @@ void PublishedWeights::publish(std::shared_ptr<const WeightSnapshot> snapshot, O
     throw std::invalid_argument("publish: version " + std::to_string(m.version) +
                                 " does not rise above " + std::to_string(version()));
   }
-  if (m.encoding != "dense") throw std::invalid_argument("publish: the manifest is not dense");
+  if (m.encoding != "dense") {
+    throw std::invalid_argument("publish: the manifest is not dense");
+  }
   // The delta's manifest contains all of the dense one, so only one is validated.
   const WeightDelta* delta = snapshot->delta.get();
   if (delta && dense_manifest(delta->manifest) != m) {
@@ -85,7 +91,9 @@ bool PublishedWeights::contains(int64_t version, const std::string& root_hash) c
 
 std::string PublishedWeights::why_not(int64_t version, const std::string& root_hash) const {
   const auto it = roots_.find(version);
-  if (it == roots_.end()) return "version " + std::to_string(version) + " was never published";
+  if (it == roots_.end()) {
+    return "version " + std::to_string(version) + " was never published";
+  }
   return "version " + std::to_string(version) + " was published with root " + it->second +
          ", not " + root_hash;
 }
@@ -97,7 +105,9 @@ bool PublishedWeights::has_changes_from(int64_t version) const {
 Payload PublishedWeights::offer(bool changes) const {
   Payload payload = make_payload(MessageType::kWeightsOffer, offer_);
   add_bytes(payload, "manifest", changes ? delta_manifest_ : manifest_);
-  if (changes && !payloads_.bytes.empty()) add_bytes(payload, "payloads", payloads_);
+  if (changes && !payloads_.bytes.empty()) {
+    add_bytes(payload, "payloads", payloads_);
+  }
   return payload;
 }
 

@@ -29,12 +29,20 @@ void RolloutDesk::replay_journal() {
   for (std::size_t i = 0; i < rollouts.size(); ++i) {
     const int64_t group_id = rollouts[i].group_id;
     const auto replayed = replay(std::move(rollouts[i]));
-    if (!replayed) refused.push_back(replayed.error());
-    if (replayed && replayed.value() == Replayed::kNotTaken) ++not_taken;
+    if (!replayed) {
+      refused.push_back(replayed.error());
+    }
+    if (replayed && replayed.value() == Replayed::kNotTaken) {
+      ++not_taken;
+    }
     const bool is_over = replayed ? replayed.value() == Replayed::kOver
                                   : replayed.error().reason == Reason::kUnknownGroup;
-    if (is_over) over.push_back(group_id);
-    if (!replayed || replayed.value() != Replayed::kDelivered) dropped.push_back(i);
+    if (is_over) {
+      over.push_back(group_id);
+    }
+    if (!replayed || replayed.value() != Replayed::kDelivered) {
+      dropped.push_back(i);
+    }
   }
   parts_.journal.drop_replayed(dropped);
   parts_.journal.consume(over);
@@ -74,8 +82,12 @@ Result<RolloutDesk::Replayed> RolloutDesk::replay(Rollout rollout) {
     ++(is_unknown ? counters.replayed_out_of_steps : counters.replayed_stale);
     return verdict.error();
   }
-  if (verdict.value() == Verdict::kDuplicate) return Replayed::kNotTaken;
-  if (Status s = admit(rollout); !s) return s.error();
+  if (verdict.value() == Verdict::kDuplicate) {
+    return Replayed::kNotTaken;
+  }
+  if (Status s = admit(rollout); !s) {
+    return s.error();
+  }
   const uint64_t bytes = wire_bytes(rollout);
   open_groups(deliver(std::move(rollout), bytes));
   return Replayed::kDelivered;
@@ -103,7 +115,9 @@ Status RolloutDesk::admit(const Rollout& rollout) const {
 
 void RolloutDesk::on_rollout(Session& session, const Message& message) {
   uint64_t bytes = 0;
-  for (const FrameSpec& spec : message.specs()) bytes += spec.bytes;
+  for (const FrameSpec& spec : message.specs()) {
+    bytes += spec.bytes;
+  }
   parts_.budget.arrived(session.worker_id, static_cast<int64_t>(bytes));
   session.overdue = false;  // it has sent a rollout
   auto decoded = decode_rollout(message, parts_.options.limits);
@@ -117,7 +131,9 @@ void RolloutDesk::on_rollout(Session& session, const Message& message) {
   }
   work_.release_unnamed(session);
   ack.window_bytes = parts_.budget.raise(session.worker_id);
-  if (work_.is_idle(session)) parts_.budget.release(session.worker_id);
+  if (work_.is_idle(session)) {
+    parts_.budget.release(session.worker_id);
+  }
   sessions_.queue(session, make_payload(MessageType::kAck, ack));
 }
 
@@ -127,7 +143,9 @@ void RolloutDesk::on_rollout(Session& session, const Message& message) {
 AckBody RolloutDesk::unreadable(Session& session, const Message& message, const Error& error) {
   Rollout named;
   named.rollout_id = message.field<std::string>("rollout_id").value_or("");
-  if (first_byte_not_utf8(named.rollout_id)) named.rollout_id.clear();
+  if (first_byte_not_utf8(named.rollout_id)) {
+    named.rollout_id.clear();
+  }
   const auto group_id = message.field<int64_t>("group_id");
   const auto sample_index = message.field<int32_t>("sample_index");
   if (group_id && sample_index) {
@@ -138,7 +156,9 @@ AckBody RolloutDesk::unreadable(Session& session, const Message& message, const 
   }
   const int counted = session.refused_in_row;
   AckBody ack = reject(session, named, error);
-  if (session.refused_in_row == counted) count_refusal(session, error);
+  if (session.refused_in_row == counted) {
+    count_refusal(session, error);
+  }
   return ack;
 }
 
@@ -148,7 +168,9 @@ AckBody RolloutDesk::reject(Session& session, const Rollout& rollout, const Erro
   // The worker drops the rollout. If it held the sample, the sample is granted again.
   const bool was_asked =
       parts_.ledger.reopen(rollout.group_id, rollout.sample_index, session.worker_id);
-  if (was_asked && !stale) count_refusal(session, error);
+  if (was_asked && !stale) {
+    count_refusal(session, error);
+  }
   parts_.events.add(session.worker_id, "rollout of worker " + session.worker_id +
                                            (stale ? " not used: " : " rejected: ") + error.detail);
   return {rollout.rollout_id, stale ? "STALE" : "REJECTED", reason_name(error.reason),
@@ -156,7 +178,9 @@ AckBody RolloutDesk::reject(Session& session, const Rollout& rollout, const Erro
 }
 
 std::optional<Error> RolloutDesk::why_given_up(const Session& session) const {
-  if (session.refused_in_row < parts_.options.max_refused_in_row) return std::nullopt;
+  if (session.refused_in_row < parts_.options.max_refused_in_row) {
+    return std::nullopt;
+  }
   return Error{session.last_refusal.reason,
                std::to_string(session.refused_in_row) +
                    " rollouts in a row were refused, the last one: " + session.last_refusal.detail};
@@ -176,7 +200,9 @@ Status RolloutDesk::check_weights_of(const Rollout& rollout) const {
   const std::string term = "trainer_term " + std::to_string(rollout.trainer_term);
   if (rollout.trainer_term == parts_.options.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
-      if (parts_.published.contains(span.version)) continue;
+      if (parts_.published.contains(span.version)) {
+        continue;
+      }
       return error(Reason::kUnknownVersion,
                    "version " + std::to_string(span.version) + " was never published in " + term);
     }
@@ -190,7 +216,9 @@ Status RolloutDesk::check_weights_of(const Rollout& rollout) const {
                                         " and no earlier one of that number is known");
   }
   for (const VersionSpan& span : rollout.versions) {
-    if (span.version <= start->second) continue;
+    if (span.version <= start->second) {
+      continue;
+    }
     return error(Reason::kStale, "version " + std::to_string(span.version) + " of " + term +
                                      " was lost with a restart, the last that exists is " +
                                      std::to_string(start->second));
@@ -222,7 +250,9 @@ bool RolloutDesk::journalled(int64_t group_id, const Message& message) {
     journal_trouble_ = written.error().detail;
     return false;
   }
-  if (!journal_trouble_.empty()) parts_.events.add("", "journal: takes rollouts again");
+  if (!journal_trouble_.empty()) {
+    parts_.events.add("", "journal: takes rollouts again");
+  }
   journal_trouble_.clear();
   return true;
 }
@@ -239,7 +269,9 @@ AckBody RolloutDesk::requeued(Session& session, const Rollout& rollout) {
 
 AckBody RolloutDesk::receive_held_out(Session& session, const Rollout& rollout) {
   const auto verdict = parts_.evaluation.judge(rollout, session.worker_id);
-  if (!verdict) return reject(session, rollout, verdict.error());
+  if (!verdict) {
+    return reject(session, rollout, verdict.error());
+  }
   if (verdict.value() == HeldOutSamples::Verdict::kDuplicate) {
     ++parts_.counters.duplicate;
     return {rollout.rollout_id, "DUPLICATE", "", ""};
@@ -263,12 +295,18 @@ AckBody RolloutDesk::receive_held_out(Session& session, const Rollout& rollout) 
 
 AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout rollout,
                              uint64_t bytes) {
-  if (rollout.group_id >= kFirstHeldOutGroup) return receive_held_out(session, rollout);
-  if (Status s = check_weights_of(rollout); !s) return reject(session, rollout, s.error());
+  if (rollout.group_id >= kFirstHeldOutGroup) {
+    return receive_held_out(session, rollout);
+  }
+  if (Status s = check_weights_of(rollout); !s) {
+    return reject(session, rollout, s.error());
+  }
   const Origin origin = rollout.trainer_term == parts_.options.trainer_term ? Origin::kThisStart
                                                                             : Origin::kEarlierStart;
   const auto verdict = parts_.ledger.judge(rollout, session.worker_id, origin);
-  if (!verdict) return reject(session, rollout, verdict.error());
+  if (!verdict) {
+    return reject(session, rollout, verdict.error());
+  }
   if (verdict.value() == Verdict::kDuplicate) {
     ++parts_.counters.duplicate;
     return {rollout.rollout_id, "DUPLICATE", "", ""};
@@ -277,7 +315,9 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout r
     parts_.ledger.retry(rollout, session.worker_id, origin);
     return requeued(session, rollout);
   }
-  if (Status s = admit(rollout); !s) return reject(session, rollout, s.error());
+  if (Status s = admit(rollout); !s) {
+    return reject(session, rollout, s.error());
+  }
   if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
     return busy(rollout.rollout_id);
   }
@@ -291,7 +331,9 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout r
 
 void RolloutDesk::open_groups(const std::vector<GroupGrant>& groups) {
   std::vector<int64_t> ids;
-  for (const GroupGrant& g : groups) ids.push_back(g.group_id);
+  for (const GroupGrant& g : groups) {
+    ids.push_back(g.group_id);
+  }
   parts_.journal.grant(ids);
   for (const GroupGrant& g : groups) {
     parts_.ledger.grant(g);
@@ -312,22 +354,30 @@ std::vector<GroupGrant> RolloutDesk::deliver(Rollout rollout, uint64_t bytes) {
   parts_.budget.enqueue(size);
   arrivals_.push_back({rollout.group_id, rollout.sample_index, size});
   std::vector<GroupGrant> replacements = parts_.ledger.deliver(std::move(rollout));
-  if (!replacements.empty()) drop_arrivals();
+  if (!replacements.empty()) {
+    drop_arrivals();
+  }
   return replacements;
 }
 
 // Frees the bytes of rollouts that the ledger has dropped.
 void RolloutDesk::drop_arrivals() {
   std::erase_if(arrivals_, [&](const Arrival& arrival) {
-    if (parts_.ledger.holds(arrival.group_id)) return false;
+    if (parts_.ledger.holds(arrival.group_id)) {
+      return false;
+    }
     parts_.budget.dequeue(arrival.bytes);
     return true;
   });
 }
 
 bool RolloutDesk::collect() {
-  if (arrivals_.empty()) return false;
-  for (const Arrival& arrival : arrivals_) parts_.budget.dequeue(arrival.bytes);
+  if (arrivals_.empty()) {
+    return false;
+  }
+  for (const Arrival& arrival : arrivals_) {
+    parts_.budget.dequeue(arrival.bytes);
+  }
   arrivals_.clear();
   return true;
 }
@@ -338,7 +388,9 @@ std::optional<Rollout> RolloutDesk::pop() {
     arrivals_.pop_front();
     parts_.budget.dequeue(arrival.bytes);
     auto rollout = parts_.ledger.take_sample(arrival.group_id, arrival.sample_index);
-    if (rollout) return rollout;
+    if (rollout) {
+      return rollout;
+    }
   }
   return std::nullopt;
 }

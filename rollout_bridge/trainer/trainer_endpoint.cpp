@@ -23,7 +23,9 @@ constexpr int kMessagesPerRound = 64;  // then the tick and sends run again
 constexpr std::chrono::milliseconds kCloseInDestructor{2000};
 
 const TrainerOptions& checked(const TrainerOptions& o) {
-  if (o.run_id.empty()) throw std::invalid_argument("TrainerOptions: run_id is empty");
+  if (o.run_id.empty()) {
+    throw std::invalid_argument("TrainerOptions: run_id is empty");
+  }
   if (o.trainer_term < 0) {
     throw std::invalid_argument("TrainerOptions: trainer_term " + std::to_string(o.trainer_term) +
                                 ", expected >= 0 (see next_trainer_term)");
@@ -73,12 +75,16 @@ struct TrainerEndpoint::Impl {
   ~Impl() {
     thread.request_stop();
     waker.wake();
-    if (thread.joinable()) thread.join();
+    if (thread.joinable()) {
+      thread.join();
+    }
   }
 
   void loop(const std::stop_token& stop) {
     try {
-      while (!stop.stop_requested()) round();
+      while (!stop.stop_requested()) {
+        round();
+      }
     } catch (...) {
       const std::lock_guard lock(mutex);
       failure = std::current_exception();
@@ -99,7 +105,9 @@ struct TrainerEndpoint::Impl {
     }
     {
       const std::lock_guard lock(mutex);
-      if (authenticator) state.on_denials(authenticator->drain_denials());
+      if (authenticator) {
+        state.on_denials(authenticator->drain_denials());
+      }
       state.tick(Clock::now());
       flush();
     }
@@ -119,22 +127,34 @@ struct TrainerEndpoint::Impl {
       while (!session.outbox.empty()) {
         const Outgoing& out = session.outbox.front();
         const SendResult result = send(router, &identity, out.header, out.payload);
-        if (result == SendResult::kUnreachable) gone.push_back(identity);
-        if (result == SendResult::kFull) stuck = true;
-        if (result != SendResult::kSent) break;
+        if (result == SendResult::kUnreachable) {
+          gone.push_back(identity);
+        }
+        if (result == SendResult::kFull) {
+          stuck = true;
+        }
+        if (result != SendResult::kSent) {
+          break;
+        }
         session.outbox.pop_front();
       }
     }
-    for (const std::string& identity : gone) state.on_unreachable(identity);
+    for (const std::string& identity : gone) {
+      state.on_unreachable(identity);
+    }
     state.sweep();
   }
 
   std::array<WeightSender*, 2> senders() { return {&wire, &shared}; }
 
   void check() {  // called under the mutex
-    if (failure) std::rethrow_exception(failure);
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
     wire.check();
-    if (authenticator) authenticator->check();
+    if (authenticator) {
+      authenticator->check();
+    }
   }
 
   // Runs `action` on the state under the mutex, then wakes the thread to send the resulting
@@ -160,7 +180,9 @@ struct TrainerEndpoint::Impl {
     while (true) {
       check();
       auto result = attempt();
-      if (result || closed || Clock::now() >= deadline) return result;
+      if (result || closed || Clock::now() >= deadline) {
+        return result;
+      }
       changed.wait_until(lock, deadline);
     }
   }
@@ -193,15 +215,20 @@ const std::string& TrainerEndpoint::rollout_address() const { return impl_->addr
 const std::string& TrainerEndpoint::weights_address() const { return impl_->wire.address(); }
 
 void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
-  if (!snapshot) throw std::invalid_argument("publish: the snapshot is null");
+  if (!snapshot) {
+    throw std::invalid_argument("publish: the snapshot is null");
+  }
   OfferBody where;
-  for (const WeightSender* sender : impl_->senders()) sender->describe(*snapshot, where);
+  for (const WeightSender* sender : impl_->senders()) {
+    sender->describe(*snapshot, where);
+  }
   // Freed after the offers are queued.
   std::vector<std::shared_ptr<const WeightSnapshot>> no_longer_served;
   impl_->act([&] {
     impl_->state.publish(snapshot, std::move(where));
-    for (WeightSender* sender : impl_->senders())
+    for (WeightSender* sender : impl_->senders()) {
       no_longer_served.push_back(sender->serve(snapshot));
+    }
   });
 }
 
@@ -237,7 +264,9 @@ std::optional<std::vector<HeldOutSample>> TrainerEndpoint::take_evaluation(
     std::chrono::milliseconds timeout) {
   return impl_->await(timeout, [&] {
     // What arrives for a step meanwhile takes no room. Without steps it waits for pop().
-    if (impl_->options.policy && impl_->state.collect()) impl_->waker.wake();
+    if (impl_->options.policy && impl_->state.collect()) {
+      impl_->waker.wake();
+    }
     return impl_->state.take_evaluation();
   });
 }
@@ -253,7 +282,9 @@ EvaluationProgress TrainerEndpoint::evaluation() const {
 std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
   return impl_->await(timeout, [&] {
     auto rollout = impl_->state.pop();
-    if (rollout) impl_->waker.wake();
+    if (rollout) {
+      impl_->waker.wake();
+    }
     return rollout;
   });
 }
@@ -279,7 +310,9 @@ BridgeCounters TrainerEndpoint::counters() const {
     counters.weight_requests = impl_->wire.requests();
     counters.weight_rejected = impl_->wire.rejected();
     counters.messages = impl_->messages;
-    if (impl_->authenticator) counters.denied = impl_->authenticator->denied();
+    if (impl_->authenticator) {
+      counters.denied = impl_->authenticator->denied();
+    }
     return counters;
   });
 }
@@ -296,7 +329,9 @@ void TrainerEndpoint::close(std::chrono::milliseconds deadline) {
   const auto until = Clock::now() + deadline;
   {
     std::unique_lock lock(impl_->mutex);
-    if (impl_->closed) return;
+    if (impl_->closed) {
+      return;
+    }
     impl_->waker.wake();
     impl_->changed.wait_until(
         lock, until, [&] { return impl_->failure != nullptr || !impl_->state.has_output(); });

@@ -77,7 +77,9 @@ Session* TrainerSessions::open(const std::string& identity, const std::string& u
     refuse(identity, s.error(), true, &header);
     return nullptr;
   }
-  if (!check_settings(identity, header, body) || !replace(identity, user, header)) return nullptr;
+  if (!check_settings(identity, header, body) || !replace(identity, user, header)) {
+    return nullptr;
+  }
   if (sessions_.size() >= options.max_workers) {
     refuse(identity,
            {Reason::kBusy, std::to_string(sessions_.size()) + " workers are in, limit " +
@@ -106,7 +108,9 @@ bool TrainerSessions::replace(const std::string& identity, const std::string& us
   const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& item) {
     return item.second.worker_id == header.worker_id;
   });
-  if (it == sessions_.end()) return true;
+  if (it == sessions_.end()) {
+    return true;
+  }
   const Session& session = it->second;
   if (session.state == SessionState::kBye) {  // it has left; only the answer was not sent
     sessions_.erase(it);
@@ -138,7 +142,9 @@ bool TrainerSessions::check_settings(const std::string& identity, const Header& 
   const std::string worker = "worker " + header.worker_id;
   if (!found.fatal.empty()) {
     std::string all;
-    for (const std::string& one : found.fatal) all.append(all.empty() ? "" : "; ").append(one);
+    for (const std::string& one : found.fatal) {
+      all.append(all.empty() ? "" : "; ").append(one);
+    }
     parts_.events.add(header.worker_id, worker + " refused: " + all);
     refuse(identity, {Reason::kSettings, all}, true, &header);
     return false;
@@ -183,7 +189,9 @@ Session* TrainerSessions::receive(const std::string& identity, const std::string
 
 void TrainerSessions::lose(const std::string& identity, const std::string& why) {
   const auto it = sessions_.find(identity);
-  if (it == sessions_.end()) return;
+  if (it == sessions_.end()) {
+    return;
+  }
   const Session& session = it->second;
   if (session.state != SessionState::kBye) {
     const Holding held = release_(session);
@@ -214,7 +222,9 @@ void TrainerSessions::leave(Session& session, const std::string& reason) {
 std::string TrainerSessions::why_lost(const Session& session) const {
   const TrainerOptions& options = parts_.options;
   const auto silent = parts_.now - session.last_message;
-  if (silent > options.worker_timeout) return "no message for " + seconds(silent);
+  if (silent > options.worker_timeout) {
+    return "no message for " + seconds(silent);
+  }
   if (session.paused_since && parts_.now - *session.paused_since > options.pause_timeout) {
     return "paused for more than " + seconds(options.pause_timeout);
   }
@@ -237,7 +247,9 @@ void TrainerSessions::tick() {
                                                                 parts_.published.version(), 0, 0}));
     }
   }
-  for (const auto& [identity, why] : lost) lose(identity, why);
+  for (const auto& [identity, why] : lost) {
+    lose(identity, why);
+  }
 }
 
 void TrainerSessions::sweep() {
@@ -261,7 +273,9 @@ void TrainerSessions::queue(Session& session, Payload payload) {
 void TrainerSessions::refuse(const std::string& identity, const Error& error, bool fatal,
                              const Header* to) {
   parts_.count(error.reason);
-  if (strays_.size() >= kMaxStrays) return;
+  if (strays_.size() >= kMaxStrays) {
+    return;
+  }
   Payload payload =
       make_payload(MessageType::kError,
                    ErrorBody{reason_name(error.reason), clip_text(error.detail), fatal, -1});
@@ -289,9 +303,13 @@ bool TrainerSessions::has_output() const {
 }
 
 std::string TrainerSessions::key_name(const std::string& user) const {
-  if (!parts_.options.curve) return "";
+  if (!parts_.options.curve) {
+    return "";
+  }
   for (const AllowedKey& allowed : parts_.options.curve->allowed) {
-    if (allowed.public_key == user) return allowed.name;
+    if (allowed.public_key == user) {
+      return allowed.name;
+    }
   }
   return "";
 }

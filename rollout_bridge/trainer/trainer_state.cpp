@@ -22,7 +22,9 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
   if (!received && received.error().reason == Reason::kUnsupported) {
     return sessions_.refuse_version(identity, received.error());
   }
-  if (!received) return sessions_.refuse(identity, received.error(), false, nullptr);
+  if (!received) {
+    return sessions_.refuse(identity, received.error(), false, nullptr);
+  }
   const Message& message = received.value();
   const Header& header = message.header();
   const std::string& run_id = parts_.options.run_id;
@@ -32,7 +34,9 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
         {Reason::kWrongRun, "message of run '" + header.run_id + "', this is run '" + run_id + "'"},
         true, &header);
   }
-  if (header.type == MessageType::kHello) return on_hello(identity, user, message);
+  if (header.type == MessageType::kHello) {
+    return on_hello(identity, user, message);
+  }
   if (Session* session = sessions_.receive(identity, user, header)) {
     on_session_message(identity, *session, message);
   }
@@ -40,7 +44,9 @@ void TrainerState::on_message(const std::string& identity, const std::string& us
 
 void TrainerState::on_session_message(const std::string& identity, Session& session,
                                       const Message& message) {
-  if (session.state == SessionState::kBye) return;  // it left by BYE already
+  if (session.state == SessionState::kBye) {
+    return;  // it left by BYE already
+  }
   switch (message.header().type) {
     case MessageType::kRollout:
       on_rollout(identity, session, message);
@@ -77,9 +83,13 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
 void TrainerState::on_hello(const std::string& identity, const std::string& user,
                             const Message& message) {
   const auto hello = message.body<HelloBody>();
-  if (!hello) return sessions_.refuse(identity, hello.error(), true, &message.header());
+  if (!hello) {
+    return sessions_.refuse(identity, hello.error(), true, &message.header());
+  }
   Session* session = sessions_.open(identity, user, message.header(), hello.value());
-  if (session == nullptr) return;
+  if (session == nullptr) {
+    return;
+  }
   parts_.budget.join(session->worker_id);
   welcome(*session, hello.value());
   if (parts_.ended) {
@@ -93,7 +103,9 @@ void TrainerState::welcome(Session& session, const HelloBody& body) {
   // At least 1, which admits one rollout at a time: a client may not know the meaning of 0.
   const int64_t window = std::max<int64_t>(1, parts_.budget.raise(session.worker_id));
   // A worker with nothing to send gets its promise with its first grant.
-  if (body.pending == 0) parts_.budget.release(session.worker_id);
+  if (body.pending == 0) {
+    parts_.budget.release(session.worker_id);
+  }
   sessions_.queue(session,
                   make_payload(MessageType::kWelcome,
                                WelcomeBody{weights_address_,
@@ -124,19 +136,29 @@ void TrainerState::on_rollout(const std::string& identity, Session& session,
 void TrainerState::on_heartbeat(const std::string& identity, Session& session,
                                 const Message& message) {
   const auto parsed = message.body<HeartbeatBody>();
-  if (!parsed) return sessions_.refuse(identity, parsed.error(), false, &message.header());
+  if (!parsed) {
+    return sessions_.refuse(identity, parsed.error(), false, &message.header());
+  }
   const HeartbeatBody& body = parsed.value();
   session.queue_depth = body.queue_depth;
   session.pending = body.pending;
   work_.release_unnamed(session);
-  if (work_.is_idle(session)) parts_.budget.release(session.worker_id);
+  if (work_.is_idle(session)) {
+    parts_.budget.release(session.worker_id);
+  }
   if (body.state == session_state_name(SessionState::kPaused)) {
-    if (!session.paused_since) session.paused_since = parts_.now;
-    if (session.state == SessionState::kReady) session.state = SessionState::kPaused;
+    if (!session.paused_since) {
+      session.paused_since = parts_.now;
+    }
+    if (session.state == SessionState::kReady) {
+      session.state = SessionState::kPaused;
+    }
     return;  // tick() limits the length of the pause
   }
   session.paused_since.reset();
-  if (session.state == SessionState::kPaused) session.state = SessionState::kReady;
+  if (session.state == SessionState::kPaused) {
+    session.state = SessionState::kReady;
+  }
   if (body.progress_age_ms > parts_.options.progress_timeout.count()) {
     sessions_.refuse(identity, {Reason::kTimeout, "no progress"}, false, &message.header());
     sessions_.lose(identity, "its own code was silent for " +
@@ -145,7 +167,9 @@ void TrainerState::on_heartbeat(const std::string& identity, Session& session,
 }
 
 void TrainerState::on_denials(const std::vector<std::string>& sentences) {
-  for (const std::string& sentence : sentences) parts_.events.add("", sentence);
+  for (const std::string& sentence : sentences) {
+    parts_.events.add("", sentence);
+  }
 }
 
 void TrainerState::on_unreachable(const std::string& identity) {
@@ -195,7 +219,9 @@ void TrainerState::open_evaluation(int64_t prompts, int32_t samples) {
 }
 
 std::optional<std::vector<HeldOutSample>> TrainerState::take_evaluation() {
-  if (!parts_.evaluation.is_open() || parts_.evaluation.missing() > 0) return std::nullopt;
+  if (!parts_.evaluation.is_open() || parts_.evaluation.missing() > 0) {
+    return std::nullopt;
+  }
   return parts_.evaluation.take();
 }
 
@@ -209,7 +235,9 @@ EvaluationProgress TrainerState::evaluation() const {
   progress.samples = parts_.evaluation.size();
   progress.missing = parts_.evaluation.missing();
   for (const auto& [identity, session] : sessions_.all()) {
-    if (session.state == SessionState::kBye) continue;
+    if (session.state == SessionState::kBye) {
+      continue;
+    }
     ++progress.workers;
     progress.evaluating += session.evaluates ? 1 : 0;
   }
@@ -217,20 +245,26 @@ EvaluationProgress TrainerState::evaluation() const {
 }
 
 bool TrainerState::collect() {
-  if (!rollouts_.collect()) return false;
+  if (!rollouts_.collect()) {
+    return false;
+  }
   hand_out_work();  // there is room again
   return true;
 }
 
 std::optional<Rollout> TrainerState::pop() {
-  if (rollouts_.uncollected() == 0) return std::nullopt;
+  if (rollouts_.uncollected() == 0) {
+    return std::nullopt;
+  }
   auto rollout = rollouts_.pop();
   hand_out_work();  // there is room again
   return rollout;
 }
 
 void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
-  if (group_ids.empty()) return;
+  if (group_ids.empty()) {
+    return;
+  }
   rollouts_.consume(group_ids);
   hand_out_work();
 }

@@ -20,7 +20,9 @@ bool WeightDesk::join(Session& session, const HelloBody& body) {
     session.installed_version = body.installed_version;
     session.state = SessionState::kSync;
   }
-  if (session.installed_version != parts_.published.version()) offer(session);
+  if (session.installed_version != parts_.published.version()) {
+    offer(session);
+  }
   return known;
 }
 
@@ -35,11 +37,17 @@ void WeightDesk::offer(Session& session) {
                        (published.has_changes_from(session.installed_version) ||
                         published.has_changes_from(session.offered_version));
   Payload payload = published.offer(changes);
-  if (changes) parts_.counters.weight_bytes += published.payload_bytes();
+  if (changes) {
+    parts_.counters.weight_bytes += published.payload_bytes();
+  }
   session.offered_version = published.version();
-  if (!session.behind_since) session.behind_since = parts_.now;
+  if (!session.behind_since) {
+    session.behind_since = parts_.now;
+  }
   sessions_.queue(session, std::move(payload));
-  if (session.state == SessionState::kJoin) session.state = SessionState::kSync;
+  if (session.state == SessionState::kJoin) {
+    session.state = SessionState::kSync;
+  }
 }
 
 void WeightDesk::malformed(const Session& session, const Error& error) {
@@ -50,9 +58,13 @@ void WeightDesk::malformed(const Session& session, const Error& error) {
 
 void WeightDesk::on_ready(Session& session, const Message& message) {
   const auto body = message.body<ReadyBody>();
-  if (!body) return malformed(session, body.error());
+  if (!body) {
+    return malformed(session, body.error());
+  }
   const int64_t version = body.value().version;
-  if (version < 0 || version != session.installed_version) return;
+  if (version < 0 || version != session.installed_version) {
+    return;
+  }
   if (session.state == SessionState::kSync || session.state == SessionState::kPaused) {
     session.state = SessionState::kReady;
   }
@@ -64,14 +76,20 @@ void WeightDesk::on_ready(Session& session, const Message& message) {
 
 void WeightDesk::on_staged(Session& session, const Message& message) {
   const auto parsed = message.body<StagedBody>();
-  if (!parsed) return malformed(session, parsed.error());
+  if (!parsed) {
+    return malformed(session, parsed.error());
+  }
   const StagedBody& body = parsed.value();
   if (!parts_.published.contains(body.version, body.root_hash)) {
     return sync_failed(session,
                        "staged: " + parts_.published.why_not(body.version, body.root_hash));
   }
-  if (body.encoding == "overwrite") ++parts_.counters.delta_staged;
-  if (body.encoding == "shared") ++parts_.counters.shared_staged;
+  if (body.encoding == "overwrite") {
+    ++parts_.counters.delta_staged;
+  }
+  if (body.encoding == "shared") {
+    ++parts_.counters.shared_staged;
+  }
   if (body.refetched > 0) {
     parts_.counters.delta_refetched += static_cast<uint64_t>(body.refetched);
     parts_.events.add(session.worker_id, "worker " + session.worker_id + " fetched " +
@@ -85,8 +103,12 @@ void WeightDesk::on_staged(Session& session, const Message& message) {
 
 void WeightDesk::on_stage_failed(Session& session, const Message& message) {
   const auto body = message.body<StageFailedBody>();
-  if (!body) return malformed(session, body.error());
-  if (parts_.published.empty() || body.value().version != parts_.published.version()) return;
+  if (!body) {
+    return malformed(session, body.error());
+  }
+  if (parts_.published.empty() || body.value().version != parts_.published.version()) {
+    return;
+  }
   // The old weights are intact and in use, so the worker keeps working at its version.
   ++session.failed_syncs;
   session.failed_version = body.value().version;
@@ -99,7 +121,9 @@ void WeightDesk::on_stage_failed(Session& session, const Message& message) {
 
 void WeightDesk::on_committed(Session& session, const Message& message) {
   const auto body = message.body<WeightsBody>();
-  if (!body) return malformed(session, body.error());
+  if (!body) {
+    return malformed(session, body.error());
+  }
   // The version may be older than the newest; min_version decides whether it is recent enough.
   const auto& [version, root_hash] = body.value();
   if (!parts_.published.contains(version, root_hash)) {
@@ -141,9 +165,13 @@ Clock::duration WeightDesk::install_patience() const {
 }
 
 bool WeightDesk::keeps_share(Session& session) {
-  if (!session.behind_since) return true;
+  if (!session.behind_since) {
+    return true;
+  }
   const auto behind = parts_.now - *session.behind_since;
-  if (behind <= install_patience()) return true;
+  if (behind <= install_patience()) {
+    return true;
+  }
   if (std::exchange(session.has_share, false)) {
     parts_.events.add(session.worker_id,
                       "worker " + session.worker_id +

@@ -28,7 +28,9 @@ bool WorkDesk::is_idle(const Session& session) const {
 }
 
 void WorkDesk::release_unnamed(Session& session) {
-  if (session.unnamed == 0 || parts_.work().in_flight(session.worker_id) > session.unnamed) return;
+  if (session.unnamed == 0 || parts_.work().in_flight(session.worker_id) > session.unnamed) {
+    return;
+  }
   parts_.work().release(session.worker_id);
   session.unnamed = 0;
 }
@@ -57,15 +59,23 @@ bool WorkDesk::has_window_for_work(Session& session) {
 std::vector<WorkerShare> WorkDesk::sharing_workers() {
   std::vector<WorkerShare> workers;
   for (auto& [identity, s] : sessions_.all()) {
-    if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) continue;
-    if (s.unnamed > 0 || (s.overdue && another_is_ready(s))) continue;
+    if (s.state == SessionState::kBye || s.state == SessionState::kQuarantined) {
+      continue;
+    }
+    if (s.unnamed > 0 || (s.overdue && another_is_ready(s))) {
+      continue;
+    }
     const bool takes_work = s.state == SessionState::kReady &&
                             parts_.work().has_work_for(s.installed_version, s.evaluates);
     const bool takes_weights =
         s.offered_version > s.installed_version && s.failed_syncs < kMaxFailedSyncs;
     const bool committed = s.state == SessionState::kSync && s.installed_version >= 0;
-    if (!takes_work && !((takes_weights || committed) && weights_.keeps_share(s))) continue;
-    if (takes_work && !has_window_for_work(s)) continue;
+    if (!takes_work && !((takes_weights || committed) && weights_.keeps_share(s))) {
+      continue;
+    }
+    if (takes_work && !has_window_for_work(s)) {
+      continue;
+    }
     workers.push_back({s.worker_id, s.installed_version, s.capacity_samples, takes_work,
                        s.evaluates, is_on_trial(s)});
   }
@@ -75,7 +85,9 @@ std::vector<WorkerShare> WorkDesk::sharing_workers() {
 std::vector<WorkerShare> WorkDesk::ready_workers() const {
   std::vector<WorkerShare> workers;
   for (const auto& [identity, s] : sessions_.all()) {
-    if (s.state != SessionState::kReady || s.overdue || s.unnamed > 0) continue;
+    if (s.state != SessionState::kReady || s.overdue || s.unnamed > 0) {
+      continue;
+    }
     workers.push_back(
         {s.worker_id, s.installed_version, s.capacity_samples, true, s.evaluates, is_on_trial(s)});
   }
@@ -105,10 +117,14 @@ void WorkDesk::hand_out(int64_t uncollected) {
     return s.state == SessionState::kReady && work.has_work_for(s.installed_version, s.evaluates) &&
            work.in_flight(s.worker_id) < s.capacity_samples;
   });
-  if (parts_.ended || room <= 0 || !any_is_free) return;  // the usual case: nothing to grant
+  if (parts_.ended || room <= 0 || !any_is_free) {
+    return;  // the usual case: nothing to grant
+  }
   const auto granted = parts_.work().assign(sharing_workers(), room, parts_.now);
   for (auto& [identity, session] : sessions_.all()) {
-    if (session.state != SessionState::kReady) continue;
+    if (session.state != SessionState::kReady) {
+      continue;
+    }
     if (const auto it = granted.find(session.worker_id); it != granted.end()) {
       send_credits(session, it->second);
     } else if (is_idle(session)) {
@@ -166,7 +182,9 @@ void WorkDesk::reassign_overdue() {
   const auto before = parts_.now - parts_.options.assignment_timeout;
   for (const auto& [worker, samples] : parts_.work().held_since(before)) {
     Session* session = sessions_.of_worker(worker);
-    if (session == nullptr) continue;
+    if (session == nullptr) {
+      continue;
+    }
     const std::string what = "worker " + worker + " has not answered for " +
                              std::to_string(samples) + " samples in " +
                              seconds(parts_.options.assignment_timeout);
@@ -190,17 +208,25 @@ void WorkDesk::reassign_overdue() {
 }
 
 void WorkDesk::take_over_late() {
-  if (parts_.ended || parts_.work().in_flight() == 0) return;
+  if (parts_.ended || parts_.work().in_flight() == 0) {
+    return;
+  }
   for (const Takeover& takeover : parts_.work().take_over(ready_workers(), parts_.now)) {
     std::size_t samples = 0;
-    for (const GrantedGroup& group : takeover.groups) samples += group.sample_indices.size();
+    for (const GrantedGroup& group : takeover.groups) {
+      samples += group.sample_indices.size();
+    }
     parts_.counters.taken_over += samples;
     parts_.events.add(takeover.from,
                       std::to_string(samples) + " late samples of worker " + takeover.from +
                           " are made by worker " + takeover.to + ", which was idle",
                       EventKind::kRoutine);
-    if (Session* late = sessions_.of_worker(takeover.from)) withdraw(*late, takeover.groups);
-    if (Session* idle = sessions_.of_worker(takeover.to)) send_credits(*idle, takeover.groups);
+    if (Session* late = sessions_.of_worker(takeover.from)) {
+      withdraw(*late, takeover.groups);
+    }
+    if (Session* idle = sessions_.of_worker(takeover.to)) {
+      send_credits(*idle, takeover.groups);
+    }
   }
 }
 

@@ -38,7 +38,9 @@ struct WorkDivision::Taker {
   bool is_before(const Taker& other) const {
     const bool idle = in_flight == 0 && !on_trial;
     const bool other_is_idle = other.in_flight == 0 && !other.on_trial;
-    if (idle != other_is_idle) return idle;
+    if (idle != other_is_idle) {
+      return idle;
+    }
     const int64_t mine = in_flight * other.capacity;
     const int64_t theirs = other.in_flight * capacity;
     return mine != theirs ? mine < theirs : last_assigned < other.last_assigned;
@@ -52,7 +54,9 @@ void WorkDivision::add(const GroupGrant& grant, const std::vector<bool>& done) {
   group.place = {grant.priority, next_order_++};
   group.samples.resize(done.size());
   for (size_t i = 0; i < done.size(); ++i) {
-    if (done[i]) group.samples[i].state = State::kDone;
+    if (done[i]) {
+      group.samples[i].state = State::kDone;
+    }
   }
   group.missing = group.open = static_cast<int32_t>(std::count(done.begin(), done.end(), false));
   if (group.open == 0) {
@@ -64,7 +68,9 @@ void WorkDivision::add(const GroupGrant& grant, const std::vector<bool>& done) {
 
 // `missing`: the change in the number of missing samples; group.missing has the new value already.
 void WorkDivision::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
-  if (missing == 0) return;
+  if (missing == 0) {
+    return;
+  }
   Waiting& waiting = waiting_[group.needs];
   waiting.samples += missing;
   if (group.missing > 0) {
@@ -72,7 +78,9 @@ void WorkDivision::add_waiting(int64_t group_id, const Group& group, int64_t mis
   } else {
     waiting.groups.erase(group.place);
   }
-  if (waiting.groups.empty()) waiting_.erase(group.needs);
+  if (waiting.groups.empty()) {
+    waiting_.erase(group.needs);
+  }
 }
 
 void WorkDivision::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
@@ -80,40 +88,60 @@ void WorkDivision::set_state(int64_t group_id, Group& group, Sample& sample, Sta
     const auto assignment = assignments_.find(sample.assignment);
     const auto held = in_flight_by_worker_.find(assignment->second.worker);
     --in_flight_;
-    if (--held->second == 0) in_flight_by_worker_.erase(held);
-    if (--assignment->second.samples == 0) assignments_.erase(assignment);
+    if (--held->second == 0) {
+      in_flight_by_worker_.erase(held);
+    }
+    if (--assignment->second.samples == 0) {
+      assignments_.erase(assignment);
+    }
   }
   const int before = sample.state == State::kMissing ? 1 : 0;
   const int after = state == State::kMissing ? 1 : 0;
   sample.state = state;
-  if (state == State::kDone) --group.open;
+  if (state == State::kDone) {
+    --group.open;
+  }
   group.missing += after - before;
   add_waiting(group_id, group, after - before);
 }
 
 void WorkDivision::finish(int64_t group_id, int32_t sample_index) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return;
+  if (it == groups_.end()) {
+    return;
+  }
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state == State::kDone) return;
+  if (sample.state == State::kDone) {
+    return;
+  }
   set_state(group_id, it->second, sample, State::kDone);
-  if (it->second.open == 0) groups_.erase(it);
+  if (it->second.open == 0) {
+    groups_.erase(it);
+  }
 }
 
 void WorkDivision::remove(int64_t group_id) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return;
+  if (it == groups_.end()) {
+    return;
+  }
   for (Sample& sample : it->second.samples) {
-    if (sample.state != State::kDone) set_state(group_id, it->second, sample, State::kDone);
+    if (sample.state != State::kDone) {
+      set_state(group_id, it->second, sample, State::kDone);
+    }
   }
   groups_.erase(it);
 }
 
 void WorkDivision::retry(int64_t group_id, int32_t sample_index) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end()) return;
+  if (it == groups_.end()) {
+    return;
+  }
   Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state == State::kAssigned) set_state(group_id, it->second, sample, State::kMissing);
+  if (sample.state == State::kAssigned) {
+    set_state(group_id, it->second, sample, State::kMissing);
+  }
   ++sample.attempt;
 }
 
@@ -154,9 +182,13 @@ int32_t WorkDivision::attempt(int64_t group_id, int32_t sample_index) const {
 int64_t WorkDivision::first_waiting(int64_t version, bool evaluates) const {
   std::pair<Place, int64_t> first{{}, kNone};
   for (const auto& [needs, waiting] : waiting_) {
-    if (!needs.met_by(version, evaluates)) continue;
+    if (!needs.met_by(version, evaluates)) {
+      continue;
+    }
     const auto candidate = *waiting.groups.begin();
-    if (first.second == kNone || candidate.first < first.first) first = candidate;
+    if (first.second == kNone || candidate.first < first.first) {
+      first = candidate;
+    }
   }
   return first.second;
 }
@@ -168,7 +200,9 @@ bool WorkDivision::has_work_for(int64_t version, bool evaluates) const {
 Holding WorkDivision::waiting_for(int64_t version, bool evaluates) const {
   Holding sum;
   for (const auto& [needs, waiting] : waiting_) {
-    if (!needs.met_by(version, evaluates)) continue;
+    if (!needs.met_by(version, evaluates)) {
+      continue;
+    }
     sum.groups += static_cast<int64_t>(waiting.groups.size());
     sum.samples += waiting.samples;
   }
@@ -176,7 +210,9 @@ Holding WorkDivision::waiting_for(int64_t version, bool evaluates) const {
 }
 
 double WorkDivision::weight(const WorkerShare& worker) const {
-  if (worker.on_trial) return 1;
+  if (worker.on_trial) {
+    return 1;
+  }
   const auto pace = paces_.find(worker.worker);
   return static_cast<double>(worker.capacity) * (pace == paces_.end() ? 1 : pace->second.share);
 }
@@ -189,7 +225,9 @@ std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShar
   bool evaluates = false;
   int64_t ready = 0;
   for (const WorkerShare& w : workers) {
-    if (!w.ready) continue;
+    if (!w.ready) {
+      continue;
+    }
     version = std::max(version, w.version);
     evaluates = evaluates || w.evaluates;
     ++ready;
@@ -201,13 +239,17 @@ std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShar
   int64_t samples = waiting.samples;
   double weights = 0;
   for (const WorkerShare& w : workers) {
-    if (!w.ready && !all_count) continue;
+    if (!w.ready && !all_count) {
+      continue;
+    }
     samples += in_flight(w.worker);
     weights += weight(w);
   }
   std::vector<Taker> out;
   for (const WorkerShare& w : workers) {
-    if (!w.ready) continue;
+    if (!w.ready) {
+      continue;
+    }
     const auto pace = paces_.find(w.worker);
     out.push_back({w.worker, w.version, w.on_trial ? 1 : w.capacity, in_flight(w.worker),
                    w.evaluates, ceil_of(samples, weight(w), weights), w.on_trial,
@@ -234,7 +276,9 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
     }
     const int64_t missing = groups_.at(group_id).missing;
     // Stop instead of taking a smaller group, so that a large group cannot starve.
-    if (missing > room) break;
+    if (missing > room) {
+      break;
+    }
     int64_t count = missing;
     if (split) {
       count = std::min(missing, taker->free());
@@ -247,7 +291,9 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
     granted[taker->worker].push_back(hand_out(group_id, count, taker->worker, now));
     taker->in_flight += count;
     room -= count;
-    if (taker->free() <= 0) takers.erase(taker);
+    if (taker->free() <= 0) {
+      takers.erase(taker);
+    }
   }
   return granted;
 }
@@ -257,7 +303,9 @@ GrantedGroup WorkDivision::hand_out(int64_t group_id, int64_t count, const std::
   const Group& group = groups_.at(group_id);
   std::vector<int32_t> samples;
   for (size_t i = 0; static_cast<int64_t>(samples.size()) < count; ++i) {
-    if (group.samples[i].state == State::kMissing) samples.push_back(static_cast<int32_t>(i));
+    if (group.samples[i].state == State::kMissing) {
+      samples.push_back(static_cast<int32_t>(i));
+    }
   }
   return assign_samples(group_id, samples, worker, now);
 }
@@ -291,7 +339,9 @@ GrantedGroup WorkDivision::assign_samples(int64_t group_id, const std::vector<in
 
 void WorkDivision::answered(int64_t group_id, int32_t sample_index, const std::string& worker,
                             Time now) {
-  if (!is_held_by(group_id, sample_index, worker)) return;
+  if (!is_held_by(group_id, sample_index, worker)) {
+    return;
+  }
   Pace& pace = paces_[worker];
   const Span took = now - assignments_.at(find(group_id, sample_index)->assignment).since;
   pace.longest = std::max(took, std::chrono::duration_cast<Span>(kForget * pace.longest));
@@ -303,9 +353,13 @@ std::pair<std::string, WorkDivision::Late> WorkDivision::latest_holder(const Wor
                                                                        Time before) const {
   std::map<std::string, Late> late;
   for (const auto& [number, a] : assignments_) {
-    if (a.since >= before) break;
+    if (a.since >= before) {
+      break;
+    }
     const Group& group = groups_.at(a.group_id);
-    if (a.worker == idle.worker || !group.needs.met_by(idle.version, idle.evaluates)) continue;
+    if (a.worker == idle.worker || !group.needs.met_by(idle.version, idle.evaluates)) {
+      continue;
+    }
     for (size_t i = 0; i < group.samples.size(); ++i) {
       const Sample& sample = group.samples[i];
       if (sample.state == State::kAssigned && sample.assignment == number) {
@@ -316,7 +370,9 @@ std::pair<std::string, WorkDivision::Late> WorkDivision::latest_holder(const Wor
   const auto most = std::max_element(late.begin(), late.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();
   });
-  if (most == late.end()) return {};
+  if (most == late.end()) {
+    return {};
+  }
   return {most->first, std::move(most->second)};
 }
 
@@ -331,7 +387,9 @@ std::vector<Takeover> WorkDivision::take_over(std::span<const WorkerShare> worke
     const Span patience = std::max<Span>(
         kLeastLate, std::chrono::duration_cast<Span>(kLateFactor * pace->second.longest));
     auto [holder, late] = latest_holder(idle, now - patience);
-    if (late.empty()) continue;
+    if (late.empty()) {
+      continue;
+    }
     const size_t count =
         std::min<size_t>((late.size() + 1) / 2, static_cast<size_t>(idle.capacity));
     const Time latest =
@@ -354,7 +412,9 @@ std::vector<Takeover> WorkDivision::take_over(std::span<const WorkerShare> worke
 // Halves the share of a worker that is late, once for what it was granted with one share.
 void WorkDivision::cut_share(const std::string& worker, Time assigned, Time now) {
   Pace& pace = paces_[worker];
-  if (assigned <= pace.last_cut) return;
+  if (assigned <= pace.last_cut) {
+    return;
+  }
   pace.share = std::max(kSmallestShare, pace.share / 2);
   pace.last_cut = now;
 }
@@ -367,16 +427,24 @@ Holding WorkDivision::leave(const std::string& worker) {
 Holding WorkDivision::release(const std::string& worker, Time before) {
   std::set<int64_t> groups;
   for (const auto& [number, a] : assignments_) {
-    if (a.since >= before) break;
-    if (a.worker == worker) groups.insert(a.group_id);
+    if (a.since >= before) {
+      break;
+    }
+    if (a.worker == worker) {
+      groups.insert(a.group_id);
+    }
   }
   Holding released{static_cast<int64_t>(groups.size()), 0};
   for (const int64_t group_id : groups) {
     Group& group = groups_.at(group_id);
     for (Sample& sample : group.samples) {
-      if (sample.state != State::kAssigned) continue;
+      if (sample.state != State::kAssigned) {
+        continue;
+      }
       const Assignment& assignment = assignments_.at(sample.assignment);
-      if (assignment.worker != worker || assignment.since >= before) continue;
+      if (assignment.worker != worker || assignment.since >= before) {
+        continue;
+      }
       set_state(group_id, group, sample, State::kMissing);
       ++released.samples;
     }
@@ -387,7 +455,9 @@ Holding WorkDivision::release(const std::string& worker, Time before) {
 std::map<std::string, int64_t> WorkDivision::held_since(Time before) const {
   std::map<std::string, int64_t> held;
   for (const auto& [number, a] : assignments_) {
-    if (a.since >= before) break;
+    if (a.since >= before) {
+      break;
+    }
     held[a.worker] += a.samples;
   }
   return held;

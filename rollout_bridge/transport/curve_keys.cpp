@@ -37,7 +37,9 @@ class Descriptor {
  public:
   explicit Descriptor(const std::filesystem::path& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (fd_ < 0) throw std::system_error(errno, std::generic_category(), path.string());
+    if (fd_ < 0) {
+      throw std::system_error(errno, std::generic_category(), path.string());
+    }
   }
   ~Descriptor() { ::close(fd_); }
   Descriptor(const Descriptor&) = delete;
@@ -60,7 +62,9 @@ std::string read_text(const std::filesystem::path& path, bool secret) {
   if (::fstat(file.get(), &status) != 0) {
     throw std::system_error(errno, std::generic_category(), path.string());
   }
-  if (!S_ISREG(status.st_mode)) bad_file(path, "not a regular file");
+  if (!S_ISREG(status.st_mode)) {
+    bad_file(path, "not a regular file");
+  }
   if (secret && (status.st_mode & kOthersBits) != 0) {
     bad_file(path, "a secret key with mode " + octal(status.st_mode) +
                        " is open to others; expected 0600 (chmod 600)");
@@ -73,9 +77,15 @@ std::string read_text(const std::filesystem::path& path, bool secret) {
   std::size_t filled = 0;
   while (filled < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + filled, text.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw std::system_error(errno, std::generic_category(), path.string());
-    if (got == 0) break;
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      throw std::system_error(errno, std::generic_category(), path.string());
+    }
+    if (got == 0) {
+      break;
+    }
     filled += static_cast<std::size_t>(got);
   }
   text.resize(filled);
@@ -97,7 +107,9 @@ std::vector<Line> read_lines(const std::filesystem::path& path, bool secret) {
     std::istringstream words(raw);
     Line line{number, "", ""};
     // '#' is a character of Z85, so only a '#' that stands alone begins a comment.
-    if (!(words >> line.key) || line.key == "#") continue;
+    if (!(words >> line.key) || line.key == "#") {
+      continue;
+    }
     if (!is_key(line.key)) {
       bad_file(path, "line " + std::to_string(number) +
                          ": expected a key of 40 Z85 characters, got " +
@@ -137,7 +149,9 @@ KeyPair make_key_pair() {
 }
 
 bool is_key(std::string_view text) {
-  if (text.size() != kKeyCharacters || text.find('\0') != std::string_view::npos) return false;
+  if (text.size() != kKeyCharacters || text.find('\0') != std::string_view::npos) {
+    return false;
+  }
   std::array<uint8_t, kKeyBytes> bytes{};
   return zmq_z85_decode(bytes.data(), std::string(text).c_str()) != nullptr;
 }
@@ -195,9 +209,13 @@ std::vector<AllowedKey> read_allowed_keys(const std::filesystem::path& path) {
   std::set<std::string> keys;
   std::set<std::string> names;
   for (Line& line : read_lines(path, /*secret=*/false)) {
-    if (line.comment.empty()) line.comment = "key " + line.key.substr(0, kNamedCharacters);
+    if (line.comment.empty()) {
+      line.comment = "key " + line.key.substr(0, kNamedCharacters);
+    }
     const std::string where = "line " + std::to_string(line.number);
-    if (!keys.insert(line.key).second) bad_file(path, where + ": the key is there twice");
+    if (!keys.insert(line.key).second) {
+      bad_file(path, where + ": the key is there twice");
+    }
     if (!names.insert(line.comment).second) {
       bad_file(path, where + ": the name '" + line.comment + "' is there twice");
     }

@@ -22,7 +22,9 @@ constexpr std::size_t kRequestFrames = 7;
 
 std::string z85(const zmq::message_t& key) {
   std::array<char, 41> text{};
-  if (key.size() != kKeyBytes) return "";
+  if (key.size() != kKeyBytes) {
+    return "";
+  }
   zmq_z85_encode(text.data(), static_cast<const uint8_t*>(key.data()), kKeyBytes);
   return text.data();
 }
@@ -32,7 +34,9 @@ std::vector<zmq::message_t> receive_all(zmq::socket_t& socket) {
   bool more = true;
   while (more) {
     zmq::message_t part;
-    if (!socket.recv(part, zmq::recv_flags::dontwait)) break;
+    if (!socket.recv(part, zmq::recv_flags::dontwait)) {
+      break;
+    }
     more = part.more();
     parts.push_back(std::move(part));
   }
@@ -41,7 +45,9 @@ std::vector<zmq::message_t> receive_all(zmq::socket_t& socket) {
 
 // Description of a monitor event, as far as libzmq reports it.
 std::string cause_of(uint16_t kind, uint32_t value) {
-  if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return "the other side left the handshake";
+  if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
+    return "the other side left the handshake";
+  }
   switch (value) {
     case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
       return "no CURVE";
@@ -84,7 +90,9 @@ void ZapAuthenticator::guard(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
   const std::lock_guard lock(mutex_);
   const std::string address = "inproc://ringside.gate." + std::to_string(guarded_++);
-  if (zmq_socket_monitor(socket.handle(), address.c_str(), kWatched) != 0) throw zmq::error_t();
+  if (zmq_socket_monitor(socket.handle(), address.c_str(), kWatched) != 0) {
+    throw zmq::error_t();
+  }
   zmq::socket_t monitor(context_, zmq::socket_type::pair);
   monitor.set(zmq::sockopt::linger, 0);
   monitor.connect(address);
@@ -104,7 +112,9 @@ std::vector<std::string> ZapAuthenticator::drain_denials() {
 
 void ZapAuthenticator::check() const {
   const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
 }
 
 void ZapAuthenticator::loop(const std::stop_token& stop) {
@@ -119,7 +129,9 @@ void ZapAuthenticator::loop(const std::stop_token& stop) {
       zmq::poll(items, kPoll);
       waker_.clear();
       answer();
-      for (zmq::socket_t& monitor : monitors_) listen(monitor);
+      for (zmq::socket_t& monitor : monitors_) {
+        listen(monitor);
+      }
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);
@@ -129,14 +141,18 @@ void ZapAuthenticator::loop(const std::stop_token& stop) {
 
 void ZapAuthenticator::adopt_monitors() {
   const std::lock_guard lock(mutex_);
-  for (zmq::socket_t& monitor : arriving_) monitors_.push_back(std::move(monitor));
+  for (zmq::socket_t& monitor : arriving_) {
+    monitors_.push_back(std::move(monitor));
+  }
   arriving_.clear();
 }
 
 // Answers one request a call: a REP socket receives the next after the answer.
 void ZapAuthenticator::answer() {
   const std::vector<zmq::message_t> request = receive_all(handler_);
-  if (request.empty()) return;
+  if (request.empty()) {
+    return;
+  }
   const std::string id = request.size() > 1 ? request[1].to_string() : "";
   const bool known_form = request.size() == kRequestFrames &&
                           request[0].to_string_view() == "1.0" &&
@@ -159,13 +175,19 @@ void ZapAuthenticator::answer() {
 void ZapAuthenticator::listen(zmq::socket_t& monitor) {
   while (true) {
     const std::vector<zmq::message_t> event = receive_all(monitor);
-    if (event.empty()) return;
+    if (event.empty()) {
+      return;
+    }
     uint16_t kind = 0;
     uint32_t value = 0;
-    if (event[0].size() != sizeof kind + sizeof value) continue;
+    if (event[0].size() != sizeof kind + sizeof value) {
+      continue;
+    }
     std::memcpy(&kind, event[0].data(), sizeof kind);
     std::memcpy(&value, static_cast<const char*>(event[0].data()) + sizeof kind, sizeof value);
-    if ((kind & kWatched) == 0) continue;
+    if ((kind & kWatched) == 0) {
+      continue;
+    }
     const std::string cause = cause_of(kind, value);
     deny(cause,
          "connection to " + (event.size() > 1 ? event[1].to_string() : "?") + " refused: " + cause);
@@ -175,9 +197,13 @@ void ZapAuthenticator::listen(zmq::socket_t& monitor) {
 void ZapAuthenticator::deny(const std::string& cause, const std::string& detail) {
   const std::lock_guard lock(mutex_);
   ++denied_;
-  if (causes_.size() >= kMaxCauses && !causes_.contains(cause)) return;
+  if (causes_.size() >= kMaxCauses && !causes_.contains(cause)) {
+    return;
+  }
   const uint64_t times = ++causes_[cause];
-  if (!std::has_single_bit(times) || denials_.size() >= kMaxDenials) return;
+  if (!std::has_single_bit(times) || denials_.size() >= kMaxDenials) {
+    return;
+  }
   denials_.push_back(detail + (times > 1 ? ", " + std::to_string(times) + " times" : ""));
 }
 

@@ -35,7 +35,9 @@ void set_common(zmq::socket_t& socket, const SocketLimits& limits) {
 void release_buffer(void* /*data*/, void* hint) { delete static_cast<Buffer*>(hint); }
 
 zmq::message_t share(const Buffer& buffer) {
-  if (buffer.bytes.empty()) return zmq::message_t();
+  if (buffer.bytes.empty()) {
+    return zmq::message_t();
+  }
   auto hold = std::make_unique<Buffer>(buffer);
   zmq::message_t message(const_cast<std::byte*>(buffer.bytes.data()), buffer.bytes.size(),
                          release_buffer, hold.get());
@@ -45,12 +47,16 @@ zmq::message_t share(const Buffer& buffer) {
 
 bool is_loopback(const std::string& address) {
   for (const char* prefix : {"ipc://", "inproc://", "tcp://localhost:", "tcp://[::1]:"}) {
-    if (address.starts_with(prefix)) return true;
+    if (address.starts_with(prefix)) {
+      return true;
+    }
   }
   constexpr std::string_view kLoopbackNet = "tcp://127.";
   if (address.starts_with(kLoopbackNet)) {
     const auto host_end = address.find_first_not_of("0123456789.", kLoopbackNet.size());
-    if (host_end != std::string::npos && address[host_end] == ':') return true;
+    if (host_end != std::string::npos && address[host_end] == ':') {
+      return true;
+    }
   }
   return false;
 }
@@ -58,9 +64,13 @@ bool is_loopback(const std::string& address) {
 }  // namespace
 
 void check_bind_address(const std::string& address, bool curve) {
-  if (is_loopback(address) || (curve && address.starts_with("tcp://"))) return;
+  if (is_loopback(address) || (curve && address.starts_with("tcp://"))) {
+    return;
+  }
   const std::string refusing = "refusing to bind '" + address + "': ";
-  if (curve) throw std::invalid_argument(refusing + "CURVE protects tcp:// and ipc:// only");
+  if (curve) {
+    throw std::invalid_argument(refusing + "CURVE protects tcp:// and ipc:// only");
+  }
   throw std::invalid_argument(refusing +
                               "the bridge is plain and takes loopback TCP (tcp://127.0.0.1:PORT) "
                               "or ipc:// only; a network address needs CURVE keys");
@@ -73,7 +83,9 @@ zmq::socket_t bind_router(zmq::context_t& context, const std::string& address,
   set_common(socket, limits);
   socket.set(zmq::sockopt::router_mandatory, true);
   socket.set(zmq::sockopt::router_handover, false);
-  if (gate != nullptr) gate->guard(socket);
+  if (gate != nullptr) {
+    gate->guard(socket);
+  }
   try {
     socket.bind(address);
   } catch (const zmq::error_t& error) {
@@ -100,7 +112,9 @@ zmq::socket_t connect_dealer(zmq::context_t& context, const std::string& address
     socket.set(zmq::sockopt::curve_publickey, curve->own.public_key);
     socket.set(zmq::sockopt::curve_secretkey, curve->own.secret_key);
   }
-  if (!routing_id.empty()) socket.set(zmq::sockopt::routing_id, routing_id);
+  if (!routing_id.empty()) {
+    socket.set(zmq::sockopt::routing_id, routing_id);
+  }
   socket.connect(address);
   return socket;
 }
@@ -114,7 +128,9 @@ ConnectionMonitor::ConnectionMonitor(zmq::context_t& context, zmq::socket_t& wat
                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
-  if (zmq_socket_monitor(watched.handle(), name.str().c_str(), kEvents) != 0) throw zmq::error_t();
+  if (zmq_socket_monitor(watched.handle(), name.str().c_str(), kEvents) != 0) {
+    throw zmq::error_t();
+  }
   events_.set(zmq::sockopt::linger, 0);
   events_.connect(name.str());
 }
@@ -124,7 +140,9 @@ std::optional<ConnectionEvent> ConnectionMonitor::next() {
   while (events_.recv(event, zmq::recv_flags::dontwait)) {
     (void)events_.recv(address, zmq::recv_flags::dontwait);
     uint16_t number = 0;  // bytes 0 and 1; 4 bytes of value follow
-    if (event.size() >= sizeof number) std::memcpy(&number, event.data(), sizeof number);
+    if (event.size() >= sizeof number) {
+      std::memcpy(&number, event.data(), sizeof number);
+    }
     switch (number) {
       case ZMQ_EVENT_CONNECTED:
         return ConnectionEvent::kConnected;
@@ -164,7 +182,9 @@ bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Inco
   out.frames.clear();
   out.too_many_frames = false;
   zmq::message_t part;
-  if (!socket.recv(part, zmq::recv_flags::dontwait)) return false;
+  if (!socket.recv(part, zmq::recv_flags::dontwait)) {
+    return false;
+  }
   bool more = part.more();
   if (from_router) {
     out.identity = part.to_string();
@@ -173,10 +193,13 @@ bool receive(zmq::socket_t& socket, bool from_router, const Limits& limits, Inco
   }
   while (more) {
     zmq::message_t next;
-    if (!socket.recv(next, zmq::recv_flags::dontwait)) break;
+    if (!socket.recv(next, zmq::recv_flags::dontwait)) {
+      break;
+    }
     more = next.more();
-    if (from_router && out.frames.empty())
+    if (from_router && out.frames.empty()) {
       out.user = user_of(next);  // the identity frame has no metadata
+    }
     if (out.frames.size() > limits.max_frames) {
       out.too_many_frames = true;
     } else {
@@ -190,7 +213,9 @@ SendResult send(zmq::socket_t& socket, const std::string* identity, const std::s
                 const Payload& payload) {
   const auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
   try {
-    if (identity != nullptr && !socket.send(zmq::buffer(*identity), more)) return SendResult::kFull;
+    if (identity != nullptr && !socket.send(zmq::buffer(*identity), more)) {
+      return SendResult::kFull;
+    }
     const std::size_t last = payload.buffers.size();
     if (!socket.send(zmq::buffer(header), last == 0 ? zmq::send_flags::dontwait : more)) {
       return SendResult::kFull;
@@ -200,14 +225,18 @@ SendResult send(zmq::socket_t& socket, const std::string* identity, const std::s
       socket.send(share(payload.buffers[i]), i + 1 == last ? zmq::send_flags::dontwait : more);
     }
   } catch (const zmq::error_t& error) {
-    if (error.num() == EHOSTUNREACH) return SendResult::kUnreachable;
+    if (error.num() == EHOSTUNREACH) {
+      return SendResult::kUnreachable;
+    }
     throw;
   }
   return SendResult::kSent;
 }
 
 Waker::Waker() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (fd_ < 0) {
+    throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
 }
 
 Waker::~Waker() { ::close(fd_); }

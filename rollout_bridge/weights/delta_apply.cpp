@@ -25,7 +25,9 @@ Status unknown_width(std::size_t element_bytes) {
 // Splits a payload into its zstd frames. Each must decompress to one byte a changed element.
 Result<std::vector<std::span<const std::byte>>> split(std::span<const std::byte> payload,
                                                       uint64_t changed, std::size_t element_bytes) {
-  if (payload.empty()) return malformed("empty");
+  if (payload.empty()) {
+    return malformed("empty");
+  }
   const auto gap_bytes = static_cast<std::size_t>(payload[0]);
   if (gap_bytes != 1 && gap_bytes != 2 && gap_bytes != 4) {
     return malformed("gaps of " + std::to_string(gap_bytes) + " bytes, expected 1, 2 or 4");
@@ -47,12 +49,16 @@ Result<std::vector<std::span<const std::byte>>> split(std::span<const std::byte>
     out.push_back(rest.first(length));
     rest = rest.subspan(length);
     const unsigned long long content = ZSTD_getFrameContentSize(out.back().data(), length);
-    if (content != changed) return malformed("a plane does not hold one byte a changed element");
+    if (content != changed) {
+      return malformed("a plane does not hold one byte a changed element");
+    }
     if (ZSTD_findFrameCompressedSize(out.back().data(), length) != length) {
       return malformed("a plane is not one whole zstd frame");
     }
   }
-  if (!rest.empty()) return malformed(std::to_string(rest.size()) + " bytes after the last plane");
+  if (!rest.empty()) {
+    return malformed(std::to_string(rest.size()) + " bytes after the last plane");
+  }
   return out;
 }
 
@@ -65,7 +71,9 @@ Status read_planes(std::span<const std::span<const std::byte>> planes, std::vect
     const std::size_t size =
         ZSTD_decompressDCtx(scratch.decompressing(), scratch.plane.data(), scratch.plane.size(),
                             planes[k].data(), planes[k].size());
-    if (ZSTD_isError(size) || size != words.size()) return malformed("damaged zstd frame");
+    if (ZSTD_isError(size) || size != words.size()) {
+      return malformed("damaged zstd frame");
+    }
     for (std::size_t i = 0; i < words.size(); ++i) {
       const auto byte = std::to_integer<unsigned char>(scratch.plane[i]);
       words[i] = static_cast<Word>(words[i] | static_cast<Word>(byte) << (8 * k));
@@ -84,14 +92,22 @@ Result<Changes<Word>> decode(std::span<const std::byte> payload, uint64_t change
                      " elements");
   }
   const auto planes = split(payload, changed, sizeof(Word));
-  if (!planes) return planes.error();
+  if (!planes) {
+    return planes.error();
+  }
   const std::span<const std::span<const std::byte>> frames(planes.value());
   const std::size_t gap_bytes = frames.size() - sizeof(Word);
   Changes<Word> out{std::vector<uint32_t>(changed), std::vector<Word>(changed)};
-  if (Status s = read_planes(frames.first(gap_bytes), out.gaps, scratch); !s) return s.error();
-  if (Status s = read_planes(frames.subspan(gap_bytes), out.values, scratch); !s) return s.error();
+  if (Status s = read_planes(frames.first(gap_bytes), out.gaps, scratch); !s) {
+    return s.error();
+  }
+  if (Status s = read_planes(frames.subspan(gap_bytes), out.values, scratch); !s) {
+    return s.error();
+  }
   uint64_t end = changed;  // cannot overflow: at most 2^31 gaps of 32 bits
-  for (const uint32_t gap : out.gaps) end += gap;
+  for (const uint32_t gap : out.gaps) {
+    end += gap;
+  }
   if (end > elements) {  // positions rise strictly, so the last one is the largest
     return malformed("position " + std::to_string(end - 1) + " of " + std::to_string(elements));
   }
@@ -103,14 +119,18 @@ template <class Word>
 class ChangeWriter {
  public:
   explicit ChangeWriter(const Changes<Word>& changes) : changes_(changes) {
-    if (!changes_.gaps.empty()) position_ = changes_.gaps[0];
+    if (!changes_.gaps.empty()) {
+      position_ = changes_.gaps[0];
+    }
   }
   void write(uint64_t begin, std::span<std::byte> block) {
     const uint64_t end = begin + block.size() / sizeof(Word);
     while (next_ < changes_.gaps.size() && position_ < end) {
       std::memcpy(block.data() + (position_ - begin) * sizeof(Word), &changes_.values[next_],
                   sizeof(Word));
-      if (++next_ < changes_.gaps.size()) position_ += 1 + uint64_t{changes_.gaps[next_]};
+      if (++next_ < changes_.gaps.size()) {
+        position_ += 1 + uint64_t{changes_.gaps[next_]};
+      }
     }
   }
 
@@ -124,7 +144,9 @@ template <class Word>
 Status apply(std::span<const std::byte> payload, uint64_t changed, std::span<std::byte> target,
              Scratch& scratch) {
   const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
-  if (!changes) return changes.error();
+  if (!changes) {
+    return changes.error();
+  }
   ChangeWriter<Word>(changes.value()).write(0, target);
   return Success{};
 }
@@ -133,7 +155,9 @@ template <class Word>
 Status copy(std::span<const std::byte> payload, uint64_t changed, std::span<const std::byte> base,
             std::span<std::byte> target, Hash128& hash, Scratch& scratch) {
   const auto changes = decode<Word>(payload, changed, target.size() / sizeof(Word), scratch);
-  if (!changes) return changes.error();
+  if (!changes) {
+    return changes.error();
+  }
   ChangeWriter<Word> writer(changes.value());
   for (std::size_t at = 0; at < target.size(); at += kCopyBytes) {
     const auto block = target.subspan(at, std::min(kCopyBytes, target.size() - at));

@@ -37,17 +37,23 @@ bool scan(std::span<const std::byte> base, std::span<const std::byte> next, uint
     const std::size_t count = std::min(kBlock, elements - begin);
     const std::byte* a = base.data() + begin * sizeof(Word);
     const std::byte* b = next.data() + begin * sizeof(Word);
-    if (std::memcmp(a, b, count * sizeof(Word)) == 0) continue;
+    if (std::memcmp(a, b, count * sizeof(Word)) == 0) {
+      continue;
+    }
     std::array<std::size_t, kBlock> where;  // filled without a branch, which could not be predicted
     std::size_t hits = 0;
     for (std::size_t i = 0; i < count; ++i) {
       where[hits] = i;
       hits += std::memcmp(a + i * sizeof(Word), b + i * sizeof(Word), sizeof(Word)) != 0 ? 1 : 0;
     }
-    if (out.values.size() + hits > most) return false;
+    if (out.values.size() + hits > most) {
+      return false;
+    }
     for (const std::size_t i : std::span(where).first(hits)) {
       const uint64_t gap = begin + i - unchanged_from;
-      if (gap > std::numeric_limits<uint32_t>::max()) return false;
+      if (gap > std::numeric_limits<uint32_t>::max()) {
+        return false;
+      }
       out.gaps.push_back(static_cast<uint32_t>(gap));
       std::memcpy(&out.values.emplace_back(), b + i * sizeof(Word), sizeof(Word));
       unchanged_from = begin + i + 1;
@@ -102,14 +108,18 @@ std::optional<Overwrite> encode(std::span<const std::byte> base, std::span<const
   if (!scan(base, next, std::min(elements - elements / 4, kMaxChanged), changes)) {
     return std::nullopt;
   }
-  if (changes.values.empty()) return Overwrite{};
+  if (changes.values.empty()) {
+    return Overwrite{};
+  }
   const uint32_t largest = *std::max_element(changes.gaps.begin(), changes.gaps.end());
   const std::size_t gap_bytes = largest < 256 ? 1 : largest < 65536 ? 2 : 4;
   PlaneWriter writer(gap_bytes + sizeof(Word), changes.values.size(), scratch);
   writer.write(changes.gaps, gap_bytes);
   writer.write(changes.values, sizeof(Word));
   Overwrite out{changes.values.size(), writer.take(gap_bytes)};
-  if (out.payload.size() >= next.size()) return std::nullopt;
+  if (out.payload.size() >= next.size()) {
+    return std::nullopt;
+  }
   return out;
 }
 

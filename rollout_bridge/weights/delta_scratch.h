@@ -29,15 +29,23 @@ struct DeltaScratch::Impl {
   // The context, made by the first call.
   // Throws: std::bad_alloc.
   ZSTD_CCtx* compressing() {
-    if (!compressor) compressor.reset(ZSTD_createCCtx());
-    if (!compressor) throw std::bad_alloc();
+    if (!compressor) {
+      compressor.reset(ZSTD_createCCtx());
+    }
+    if (!compressor) {
+      throw std::bad_alloc();
+    }
     return compressor.get();
   }
   // The context, made by the first call.
   // Throws: std::bad_alloc.
   ZSTD_DCtx* decompressing() {
-    if (!decompressor) decompressor.reset(ZSTD_createDCtx());
-    if (!decompressor) throw std::bad_alloc();
+    if (!decompressor) {
+      decompressor.reset(ZSTD_createDCtx());
+    }
+    if (!decompressor) {
+      throw std::bad_alloc();
+    }
     return decompressor.get();
   }
 };

@@ -48,7 +48,9 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
   m.run_id = std::move(body.run_id);
   m.trainer_term = body.trainer_term;
   m.version = body.version;
-  if (body.base_version >= 0) m.base_version = body.base_version;
+  if (body.base_version >= 0) {
+    m.base_version = body.base_version;
+  }
   m.encoding = std::move(body.encoding);
   for (TensorBody& t : body.tensors) {
     m.tensors.push_back({std::move(t.name), std::move(t.dtype), std::move(t.shape), t.offset,
@@ -56,7 +58,9 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
                          t.payload_bytes});
   }
   m.root_hash = std::move(body.root_hash);
-  if (Status s = validate(m, limits); !s) return s.error();
+  if (Status s = validate(m, limits); !s) {
+    return s.error();
+  }
   return m;
 }
 

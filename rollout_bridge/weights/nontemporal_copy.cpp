@@ -16,7 +16,9 @@ void stream_copy(std::span<std::byte> to, std::span<const std::byte> from) {
   const auto misaligned = reinterpret_cast<std::uintptr_t>(to.data()) % kLine;
   const std::size_t head = std::min(to.size(), misaligned == 0 ? 0 : kLine - misaligned);
   const std::size_t end = head + (to.size() - head) / kLine * kLine;
-  if (head > 0) std::memcpy(to.data(), from.data(), head);
+  if (head > 0) {
+    std::memcpy(to.data(), from.data(), head);
+  }
   for (std::size_t at = head; at < end; at += kLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from.data() + at);
     auto* target = reinterpret_cast<__m128i*>(to.data() + at);
@@ -30,7 +32,9 @@ void stream_copy(std::span<std::byte> to, std::span<const std::byte> from) {
     _mm_stream_si128(target + 3, d);
   }
   _mm_sfence();  // orders the non-temporal stores
-  if (end < to.size()) std::memcpy(to.data() + end, from.data() + end, to.size() - end);
+  if (end < to.size()) {
+    std::memcpy(to.data() + end, from.data() + end, to.size() - end);
+  }
 }
 
 #else

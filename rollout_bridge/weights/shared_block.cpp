@@ -25,7 +25,9 @@ class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
   ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
@@ -56,8 +58,12 @@ std::string host_id() {
 
 SharedBlock::SharedBlock(std::size_t bytes) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) fail(errno, bytes);
-  if (limit.rlim_cur < bytes) fail(EFBIG, bytes);  // exceeding the limit would send SIGXFSZ
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) {
+    fail(errno, bytes);
+  }
+  if (limit.rlim_cur < bytes) {
+    fail(EFBIG, bytes);  // exceeding the limit would send SIGXFSZ
+  }
   Descriptor memory(::memfd_create("ringside-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -65,14 +71,18 @@ SharedBlock::SharedBlock(std::size_t bytes) {
   }
   if (bytes > 0) {
     void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-    if (mapped == MAP_FAILED) fail(errno, bytes);
+    if (mapped == MAP_FAILED) {
+      fail(errno, bytes);
+    }
     bytes_ = {static_cast<std::byte*>(mapped), bytes};
   }
   fd_ = memory.release();
 }
 
 SharedBlock::~SharedBlock() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (!bytes_.empty()) {
+    ::munmap(bytes_.data(), bytes_.size());
+  }
   ::close(fd_);
 }
 
@@ -105,10 +115,14 @@ SharedBlocks::SharedBlocks() : free_list_(std::make_shared<FreeList>()) {}
 
 std::shared_ptr<SharedBlock> SharedBlocks::take(std::size_t bytes) {
   auto block = free_list_->take(bytes);
-  if (!block) block = std::make_unique<SharedBlock>(bytes);
+  if (!block) {
+    block = std::make_unique<SharedBlock>(bytes);
+  }
   return {block.release(), [weak = std::weak_ptr(free_list_)](SharedBlock* released) {
             std::unique_ptr<SharedBlock> owned(released);
-            if (const auto shelf = weak.lock()) shelf->reopen(std::move(owned));
+            if (const auto shelf = weak.lock()) {
+              shelf->reopen(std::move(owned));
+            }
           }};
 }
 
@@ -134,7 +148,9 @@ Result<std::shared_ptr<const SharedView>> SharedViews::open(const SharedPlace& p
                  path + " is no sealed memory of " + std::to_string(place.bytes) + " bytes"};
   }
   for (const auto& view : kept_) {
-    if (view->device_ == status.st_dev && view->inode_ == status.st_ino) return view;
+    if (view->device_ == status.st_dev && view->inode_ == status.st_ino) {
+      return view;
+    }
   }
   void* mapped = ::mmap(nullptr, place.bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) {
@@ -142,7 +158,9 @@ Result<std::shared_ptr<const SharedView>> SharedViews::open(const SharedPlace& p
   }
   kept_.emplace_back(new SharedView({static_cast<const std::byte*>(mapped), place.bytes},
                                     status.st_dev, status.st_ino));
-  if (kept_.size() > kKeptViews) kept_.pop_front();
+  if (kept_.size() > kKeptViews) {
+    kept_.pop_front();
+  }
   return kept_.back();
 }
 

@@ -3,7 +3,9 @@
 namespace ringside::bridge {
 
 void SharedSender::describe(const WeightSnapshot& snapshot, OfferBody& offer) const {
-  if (!snapshot.shared) return;
+  if (!snapshot.shared) {
+    return;
+  }
   SharedPlace place = snapshot.shared->place();
   offer.shared = {std::move(place.host), place.pid, place.fd, place.bytes};
 }
@@ -11,10 +13,14 @@ void SharedSender::describe(const WeightSnapshot& snapshot, OfferBody& offer) co
 bool SharedFetcher::begin(const WeightSession&, const OfferBody& where, const Manifest& manifest) {
   view_.reset();
   const SharedBody& from = where.shared;
-  if (from.host.empty() || manifest.tensors.empty()) return false;
+  if (from.host.empty() || manifest.tensors.empty()) {
+    return false;
+  }
   auto view = views_.open({from.host, from.pid, from.fd, from.bytes});
   const TensorEntry& last = manifest.tensors.back();
-  if (!view || last.offset + last.bytes > from.bytes) return false;
+  if (!view || last.offset + last.bytes > from.bytes) {
+    return false;
+  }
   view_ = std::move(view).value();
   return true;
 }

@@ -41,7 +41,9 @@ std::vector<TensorEntry> hash_all(const std::vector<NamedBuffer>& tensors) {
   uint64_t offset = 0;
   for (const NamedBuffer& t : tensors) {
     const auto expected = shape_bytes(t.name, t.dtype, t.shape);
-    if (!expected) throw std::invalid_argument(expected.error().detail);
+    if (!expected) {
+      throw std::invalid_argument(expected.error().detail);
+    }
     if (expected.value() != t.data.bytes.size()) {
       throw std::invalid_argument("tensor '" + t.name + "': shape and dtype make " +
                                   std::to_string(expected.value()) + " bytes, the buffer has " +
@@ -93,7 +95,9 @@ bool is_hex128(const std::string& text) {
 
 Status check_tensor(const TensorEntry& t, uint64_t offset, bool has_base) {
   const auto bytes = shape_bytes(t.name, t.dtype, t.shape);
-  if (!bytes) return bytes.error();
+  if (!bytes) {
+    return bytes.error();
+  }
   if (bytes.value() != t.bytes) {
     return Error{Reason::kInvalidField, "tensor '" + t.name + "': shape and dtype make " +
                                             std::to_string(bytes.value()) +
@@ -126,7 +130,9 @@ std::string root_hash(const std::vector<TensorEntry>& tensors) {
   for (const TensorEntry& t : tensors) {
     text += t.name + '\t' + t.dtype + '\t';
     for (std::size_t i = 0; i < t.shape.size(); ++i) {
-      if (i > 0) text += ',';
+      if (i > 0) {
+        text += ',';
+      }
       text += std::to_string(t.shape[i]);
     }
     text += '\t' + t.xxh3 + '\n';
@@ -138,7 +144,9 @@ std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t 
                                                     int64_t version,
                                                     std::vector<NamedBuffer> tensors,
                                                     std::shared_ptr<const SharedBlock> shared) {
-  if (shared) require_in_order(tensors, *shared);
+  if (shared) {
+    require_in_order(tensors, *shared);
+  }
   auto snapshot = std::make_shared<WeightSnapshot>();
   Manifest& m = snapshot->manifest;
   m.run_id = std::move(run_id);
@@ -146,8 +154,12 @@ std::shared_ptr<const WeightSnapshot> make_snapshot(std::string run_id, int64_t 
   m.version = version;
   m.tensors = hash_all(tensors);
   m.root_hash = root_hash(m.tensors);
-  if (Status s = validate(m); !s) throw std::invalid_argument(s.error().detail);
-  for (NamedBuffer& t : tensors) snapshot->tensors.push_back(std::move(t.data));
+  if (Status s = validate(m); !s) {
+    throw std::invalid_argument(s.error().detail);
+  }
+  for (NamedBuffer& t : tensors) {
+    snapshot->tensors.push_back(std::move(t.data));
+  }
   snapshot->shared = std::move(shared);
   return snapshot;
 }
@@ -204,7 +216,9 @@ DeltaChain::DeltaChain(Options options) : options_(options) {
 
 std::shared_ptr<const WeightSnapshot> DeltaChain::extend(
     std::shared_ptr<const WeightSnapshot> next) {
-  if (!options_.deltas) return next;
+  if (!options_.deltas) {
+    return next;
+  }
   if (base_ && since_full_ + 1 < options_.full_every) {
     auto with_delta = std::make_shared<WeightSnapshot>(*next);  // shares the bytes
     with_delta->delta = make_delta(*base_, *next);
@@ -243,15 +257,21 @@ Status validate(const Manifest& m, const Limits& limits) {
     if (t.name.empty() || !names.insert(t.name).second) {
       return bad("tensor name '" + t.name + "' is empty or repeated");
     }
-    if (t.name.find_first_of("\t\n") != std::string::npos) return bad("TAB or LF in a tensor name");
-    if (Status s = check_tensor(t, offset, has_base); !s) return s;
+    if (t.name.find_first_of("\t\n") != std::string::npos) {
+      return bad("TAB or LF in a tensor name");
+    }
+    if (Status s = check_tensor(t, offset, has_base); !s) {
+      return s;
+    }
     if (t.bytes > limits.max_weight_bytes - offset) {
       return bad("more than " + std::to_string(limits.max_weight_bytes) + " bytes");
     }
     offset += t.bytes;
   }
   const std::string expected = root_hash(m.tensors);
-  if (m.root_hash != expected) return bad("root_hash " + m.root_hash + ", expected " + expected);
+  if (m.root_hash != expected) {
+    return bad("root_hash " + m.root_hash + ", expected " + expected);
+  }
   return Success{};
 }
 

@@ -18,9 +18,13 @@ constexpr std::size_t kAlignment = 64;
 std::byte* allocate(std::size_t capacity) {
   const std::size_t alignment = capacity < kHugePage ? kAlignment : kHugePage;
   void* memory = std::aligned_alloc(alignment, capacity);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
   // Advice only; the memory is usable without it.
-  if (capacity >= kHugePage) (void)::madvise(memory, capacity, MADV_HUGEPAGE);
+  if (capacity >= kHugePage) {
+    (void)::madvise(memory, capacity, MADV_HUGEPAGE);
+  }
   return static_cast<std::byte*>(memory);
 }
 
@@ -97,7 +101,9 @@ std::size_t WeightMemory::capacity(std::size_t bytes) {
 std::shared_ptr<std::byte[]> WeightMemory::take(std::size_t bytes) {
   const std::size_t taken = capacity(bytes);
   const auto release = [weak = std::weak_ptr(free_list_), taken](std::byte* memory) {
-    if (const auto shelf = weak.lock()) return shelf->reopen(memory, taken);
+    if (const auto shelf = weak.lock()) {
+      return shelf->reopen(memory, taken);
+    }
     std::free(memory);  // the pool is gone
   };
   return {free_list_->take(taken), release};

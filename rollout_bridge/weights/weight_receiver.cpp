@@ -30,9 +30,13 @@ WeightReceiver::WeightReceiver(Manifest manifest, Options options,
       memory_(std::move(memory)),
       tensors_(manifest_.tensors.size()) {
   uint64_t whole = 0;
-  for (const TensorEntry& t : manifest_.tensors) whole += WeightMemory::capacity(t.bytes);
+  for (const TensorEntry& t : manifest_.tensors) {
+    whole += WeightMemory::capacity(t.bytes);
+  }
   memory_.keep(whole);
-  if (base && is_base_of(manifest_, *base)) base_ = std::move(base);
+  if (base && is_base_of(manifest_, *base)) {
+    base_ = std::move(base);
+  }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorEntry& entry = manifest_.tensors[i];
     if (entry.bytes == 0) {  // nothing to request
@@ -56,7 +60,9 @@ void WeightReceiver::verify(Tensor& tensor, Buffer bytes) {
 void WeightReceiver::enqueue(uint64_t index) {
   Tensor& tensor = tensors_[index];
   const TensorEntry& entry = manifest_.tensors[index];
-  if (entry.bytes == 0 || tensor.verified.owner) return;
+  if (entry.bytes == 0 || tensor.verified.owner) {
+    return;
+  }
   const uint64_t bytes = tensor.overwrite ? entry.payload_bytes : entry.bytes;
   if (!tensor.bytes) {
     tensor.bytes =
@@ -83,7 +89,9 @@ void WeightReceiver::enqueue_payloads() {
   for (; next_tensor_ < tensors_.size(); ++next_tensor_) {
     if (tensors_[next_tensor_].overwrite) {
       const uint64_t payload = manifest_.tensors[next_tensor_].payload_bytes;
-      if (request.bytes + payload > options_.chunk_bytes) break;
+      if (request.bytes + payload > options_.chunk_bytes) {
+        break;
+      }
       request.bytes += payload;
       request.tensors = next_tensor_ + 1 - first;
     } else {
@@ -105,7 +113,9 @@ std::vector<ChunkBody> WeightReceiver::requests(Clock::time_point now) {
   std::vector<ChunkBody> out;
   while (under_way_.size() < options_.window) {
     if (waiting_.empty()) {
-      if (next_tensor_ == tensors_.size()) break;
+      if (next_tensor_ == tensors_.size()) {
+        break;
+      }
       if (tensors_[next_tensor_].overwrite &&
           manifest_.tensors[next_tensor_].payload_bytes <= options_.chunk_bytes) {
         enqueue_payloads();
@@ -123,17 +133,23 @@ std::vector<ChunkBody> WeightReceiver::requests(Clock::time_point now) {
 }
 
 void WeightReceiver::unsent(const ChunkBody& request) {
-  if (under_way_.erase({request.tensor, request.offset}) > 0) waiting_.push_front(request);
+  if (under_way_.erase({request.tensor, request.offset}) > 0) {
+    waiting_.push_front(request);
+  }
 }
 
 void WeightReceiver::unsend_all() {
-  for (const auto& [key, request] : under_way_) waiting_.push_back(request.first);
+  for (const auto& [key, request] : under_way_) {
+    waiting_.push_back(request.first);
+  }
   under_way_.clear();
 }
 
 Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   const auto it = under_way_.find({chunk.tensor, chunk.offset});
-  if (chunk.version != manifest_.version || it == under_way_.end()) return Success{};
+  if (chunk.version != manifest_.version || it == under_way_.end()) {
+    return Success{};
+  }
   const ChunkBody asked = it->second.first;
   if (asked.bytes != data.size() || asked.base_version != chunk.base_version ||
       asked.tensors != chunk.tensors) {
@@ -142,7 +158,9 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
   under_way_.erase(it);
   const bool whole_payloads = asked.base_version >= 0 && asked.offset == 0 &&
                               asked.bytes >= manifest_.tensors[asked.tensor].payload_bytes;
-  if (!whole_payloads) return place(asked, data);
+  if (!whole_payloads) {
+    return place(asked, data);
+  }
   finish_overwrites(asked.tensor, asked.tensor + asked.tensors, data);
   return Success{};
 }
@@ -150,15 +168,21 @@ Status WeightReceiver::accept(const ChunkBody& chunk, Frame data) {
 void WeightReceiver::apply_offered(Frame payloads) {
   uint64_t expected = 0;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].overwrite) expected += manifest_.tensors[i].payload_bytes;
+    if (tensors_[i].overwrite) {
+      expected += manifest_.tensors[i].payload_bytes;
+    }
   }
-  if (expected > 0 && expected == payloads.size()) finish_overwrites(0, tensors_.size(), payloads);
+  if (expected > 0 && expected == payloads.size()) {
+    finish_overwrites(0, tensors_.size(), payloads);
+  }
 }
 
 // Applies the concatenated payloads of tensors [first, end). Tensors without a payload are skipped.
 void WeightReceiver::finish_overwrites(uint64_t first, uint64_t end, Frame payloads) {
   for (uint64_t i = first; i < end; ++i) {
-    if (!tensors_[i].overwrite) continue;
+    if (!tensors_[i].overwrite) {
+      continue;
+    }
     const uint64_t bytes = manifest_.tensors[i].payload_bytes;
     finish_overwrite(i, payloads.first(bytes));
     payloads = payloads.subspan(bytes);
@@ -172,17 +196,25 @@ Status WeightReceiver::place(const ChunkBody& chunk, Frame data) {
   const std::span<std::byte> to(tensor.bytes.get() + chunk.offset, data.size());
   for (std::size_t at = 0; at < data.size(); at += kStreamBytes) {
     const Frame block = data.subspan(at, std::min(kStreamBytes, data.size() - at));
-    if (in_order) tensor.hash->update(block);  // also brings the bytes into the cache for the copy
+    if (in_order) {
+      tensor.hash->update(block);  // also brings the bytes into the cache for the copy
+    }
     if (block.size() == kStreamBytes) {
       stream_copy(to.subspan(at, block.size()), block);
     } else {
       std::copy(block.begin(), block.end(), to.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
-  if (in_order) tensor.hashed += data.size();
+  if (in_order) {
+    tensor.hashed += data.size();
+  }
   tensor.missing -= data.size();
-  if (tensor.missing > 0) return Success{};
-  if (!tensor.overwrite) return finish(chunk.tensor);
+  if (tensor.missing > 0) {
+    return Success{};
+  }
+  if (!tensor.overwrite) {
+    return finish(chunk.tensor);
+  }
   const auto payload = std::move(tensor.bytes);
   finish_overwrite(chunk.tensor, {payload.get(), manifest_.tensors[chunk.tensor].payload_bytes});
   return Success{};
@@ -204,7 +236,9 @@ void WeightReceiver::finish_overwrite(uint64_t index, std::span<const std::byte>
   }
   ++refetched_;
   tensor.overwrite = false;
-  if (index < next_tensor_) enqueue(index);  // otherwise it is enqueued later
+  if (index < next_tensor_) {
+    enqueue(index);  // otherwise it is enqueued later
+  }
 }
 
 Status WeightReceiver::finish(uint64_t index) {
@@ -226,10 +260,14 @@ Status WeightReceiver::finish(uint64_t index) {
 }
 
 std::shared_ptr<const WeightSnapshot> WeightReceiver::take() {
-  if (!complete()) throw std::logic_error("WeightReceiver::take before every tensor was verified");
+  if (!complete()) {
+    throw std::logic_error("WeightReceiver::take before every tensor was verified");
+  }
   auto snapshot = std::make_shared<WeightSnapshot>();
   snapshot->manifest = dense_manifest(std::move(manifest_));
-  for (Tensor& tensor : tensors_) snapshot->tensors.push_back(std::move(tensor.verified));
+  for (Tensor& tensor : tensors_) {
+    snapshot->tensors.push_back(std::move(tensor.verified));
+  }
   tensors_.clear();
   base_.reset();
   return snapshot;

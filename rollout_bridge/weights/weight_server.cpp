@@ -58,7 +58,9 @@ std::shared_ptr<const WeightSnapshot> WeightServer::serve(
     std::shared_ptr<const WeightSnapshot> snapshot) {
   const std::lock_guard lock(mutex_);
   held_.push_back(std::move(snapshot));
-  if (held_.size() <= kHeldVersions) return nullptr;
+  if (held_.size() <= kHeldVersions) {
+    return nullptr;
+  }
   auto oldest = std::move(held_.front());
   held_.pop_front();
   return oldest;
@@ -74,7 +76,9 @@ std::array<uint64_t, kReasonCount> WeightServer::rejected() const {
 
 void WeightServer::check() {
   const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
 }
 
 void WeightServer::loop(const std::stop_token& stop) {
@@ -84,7 +88,9 @@ void WeightServer::loop(const std::stop_token& stop) {
       zmq::pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
                                  {nullptr, waker_.fd(), ZMQ_POLLIN, 0}};
       zmq::poll(items, 2, kPoll);
-      while (!stop.stop_requested() && receive(socket_, true, limits_, incoming)) answer(incoming);
+      while (!stop.stop_requested() && receive(socket_, true, limits_, incoming)) {
+        answer(incoming);
+      }
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);
@@ -125,7 +131,9 @@ void WeightServer::answer(const Incoming& incoming) {
 
 Result<Payload> WeightServer::chunk(const Message& request) {
   const auto parsed = request.body<ChunkBody>();
-  if (!parsed) return parsed.error();
+  if (!parsed) {
+    return parsed.error();
+  }
   const ChunkBody& body = parsed.value();
   if (request.header().type != MessageType::kChunkRequest) {
     return Error{Reason::kUnsupported, "the weights endpoint answers CHUNK_REQUEST only"};
@@ -142,7 +150,9 @@ Result<Payload> WeightServer::chunk(const Message& request) {
     const auto it = std::find_if(held_.rbegin(), held_.rend(), [&](const auto& held) {
       return held->manifest.version == body.version;
     });
-    if (it != held_.rend()) snapshot = *it;
+    if (it != held_.rend()) {
+      snapshot = *it;
+    }
   }
   if (!snapshot) {
     return Error{Reason::kGone, "version " + std::to_string(body.version) + " is not held"};
@@ -162,7 +172,9 @@ Result<Payload> WeightServer::chunk(const Message& request) {
                                             std::to_string(limits_.max_chunk_bytes)};
   }
   Payload payload = make_payload(MessageType::kChunk, body);
-  if (body.tensors != 1) return with_payloads(std::move(payload), body, delta);
+  if (body.tensors != 1) {
+    return with_payloads(std::move(payload), body, delta);
+  }
   const Buffer& tensor =
       body.base_version >= 0 ? delta->payloads[body.tensor] : snapshot->tensors[body.tensor];
   if (body.offset > tensor.bytes.size() || body.bytes > tensor.bytes.size() - body.offset) {

@@ -21,7 +21,9 @@ bool WireFetcher::begin(const WeightSession& session, const OfferBody&, const Ma
 }
 
 std::optional<zmq::pollitem_t> WireFetcher::pollitem() {
-  if (!socket_) return std::nullopt;
+  if (!socket_) {
+    return std::nullopt;
+  }
   const auto events = static_cast<short>(full_ ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
   return zmq::pollitem_t{socket_->handle(), 0, events, 0};
 }
@@ -55,7 +57,9 @@ void WireFetcher::request(WeightReceiver& receiver, WeightReceiver::Clock::time_
 
 Status accept_answer(WeightReceiver& receiver, const Result<Message>& answer,
                      int64_t trainer_term) {
-  if (!answer) return Success{};
+  if (!answer) {
+    return Success{};
+  }
   const Message& message = answer.value();
   if (message.header().type == MessageType::kError) {
     const auto body = message.body<ErrorBody>();

@@ -6,7 +6,9 @@ namespace ringside::bridge {
 
 std::set<UnackedRollouts::Sample> UnackedRollouts::samples() const {
   std::set<Sample> samples;
-  for (const Unacked& r : rollouts_) samples.insert(r.sample);
+  for (const Unacked& r : rollouts_) {
+    samples.insert(r.sample);
+  }
   return samples;
 }
 
@@ -17,22 +19,32 @@ void UnackedRollouts::add(const Rollout& rollout, Payload payload) {
 
 void UnackedRollouts::resend_all() {
   bytes_ = 0;
-  for (Unacked& r : rollouts_) r.sent_as = 0;
+  for (Unacked& r : rollouts_) {
+    r.sent_as = 0;
+  }
 }
 
 void UnackedRollouts::set_window(int64_t bytes) {
-  if (bytes >= 0) window_ = bytes;
+  if (bytes >= 0) {
+    window_ = bytes;
+  }
 }
 
 std::vector<Payload> UnackedRollouts::sendable(Clock::time_point now) {
   std::vector<Payload> payloads;
-  if (window_ == 0) return payloads;  // the trainer will send a window
+  if (window_ == 0) {
+    return payloads;  // the trainer will send a window
+  }
   for (Unacked& r : rollouts_) {
-    if (r.sent_as > 0 || r.not_before > now) continue;
+    if (r.sent_as > 0 || r.not_before > now) {
+      continue;
+    }
     const uint64_t bytes = r.payload.buffer_bytes();
     const bool fits = bytes_ + bytes <= static_cast<uint64_t>(window_);
-    if (!fits && bytes_ > 0) break;  // keeps the order
-    payloads.push_back(r.payload);   // shares the buffers
+    if (!fits && bytes_ > 0) {
+      break;  // keeps the order
+    }
+    payloads.push_back(r.payload);  // shares the buffers
     r.sent_as = ++sendings_;
     bytes_ += bytes;
   }
@@ -54,8 +66,12 @@ std::deque<UnackedRollouts::Unacked>::iterator UnackedRollouts::answered_by(cons
 std::optional<UnackedRollouts::Answered> UnackedRollouts::acknowledge(const AckBody& ack,
                                                                       Clock::time_point now) {
   const auto it = answered_by(ack);
-  if (it == rollouts_.end()) return std::nullopt;
-  if (it->sent_as > 0) bytes_ -= it->payload.buffer_bytes();
+  if (it == rollouts_.end()) {
+    return std::nullopt;
+  }
+  if (it->sent_as > 0) {
+    bytes_ -= it->payload.buffer_bytes();
+  }
   if (ack.status == "BUSY") {
     it->sent_as = 0;
     it->not_before = now + busy_retry_;

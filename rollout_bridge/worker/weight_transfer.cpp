@@ -14,17 +14,25 @@ void WeightTransfer::leave() {
   next_offer_.reset();
   staged_.reset();
   outcomes_.clear();
-  for (const auto& transport : transports_) transport->close();
+  for (const auto& transport : transports_) {
+    transport->close();
+  }
 }
 
 void WeightTransfer::offer(WeightOffer offer) {
   next_offer_ = std::move(offer);
-  if (!receiver_) start();
+  if (!receiver_) {
+    start();
+  }
 }
 
 bool WeightTransfer::advance(Clock::time_point now) {
-  if (!is_busy() && next_offer_) start();
-  if (!receiver_) return false;
+  if (!is_busy() && next_offer_) {
+    start();
+  }
+  if (!receiver_) {
+    return false;
+  }
   const int64_t version = receiver_->manifest().version;
   const auto state = transports_[transport_]->fetch(*receiver_, now);
   if (!state) {
@@ -45,7 +53,9 @@ bool WeightTransfer::advance(Clock::time_point now) {
 }
 
 std::optional<TransferOutcome> WeightTransfer::next_outcome() {
-  if (outcomes_.empty()) return std::nullopt;
+  if (outcomes_.empty()) {
+    return std::nullopt;
+  }
   TransferOutcome outcome = std::move(outcomes_.front());
   outcomes_.pop_front();
   return outcome;
@@ -65,19 +75,25 @@ void WeightTransfer::start() {
   next_offer_.reset();
   where_ = std::move(offer.where);
   const int64_t version = offer.manifest.version;
-  if (!use_transport(0, offer.manifest)) return fail(version, "no transport reaches the bytes");
+  if (!use_transport(0, offer.manifest)) {
+    return fail(version, "no transport reaches the bytes");
+  }
   WeightReceiver::Options options = options_;
   options.chunk_bytes = std::min(options.chunk_bytes, session_.chunk_bytes);
   options.changes = transports_[transport_]->prefers_changes();
   receiver_ = std::make_unique<WeightReceiver>(std::move(offer.manifest), options, base_, memory_);
   receiver_->apply_offered(offer.payloads);
-  if (receiver_->complete()) finish();
+  if (receiver_->complete()) {
+    finish();
+  }
 }
 
 // Takes the first transport from `first` on that reaches the version's bytes.
 bool WeightTransfer::use_transport(std::size_t first, const Manifest& manifest) {
   for (transport_ = first; transport_ < transports_.size(); ++transport_) {
-    if (transports_[transport_]->begin(session_, where_, manifest)) return true;
+    if (transports_[transport_]->begin(session_, where_, manifest)) {
+      return true;
+    }
   }
   return false;
 }
@@ -96,7 +112,9 @@ void WeightTransfer::finish() {
 void WeightTransfer::fail(int64_t version, const std::string& why) {
   outcomes_.emplace_back(StageFailedBody{version, why});
   receiver_.reset();
-  if (next_offer_) start();
+  if (next_offer_) {
+    start();
+  }
 }
 
 }  // namespace ringside::bridge

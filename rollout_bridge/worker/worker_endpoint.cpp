@@ -56,20 +56,26 @@ struct WorkerEndpoint::Impl {
   ~Impl() {
     thread.request_stop();
     waker.wake();
-    if (thread.joinable()) thread.join();
+    if (thread.joinable()) {
+      thread.join();
+    }
   }
 
   // Shared memory first: it is faster and leaves the sockets to others.
   WeightTransfer::Transports transports(const WorkerOptions& o) {
     WeightTransfer::Transports ways;
-    if (o.shared_memory) ways.push_back(std::make_shared<SharedFetcher>());
+    if (o.shared_memory) {
+      ways.push_back(std::make_shared<SharedFetcher>());
+    }
     ways.push_back(wire);
     return ways;
   }
 
   void loop(const std::stop_token& stop) {
     try {
-      while (!stop.stop_requested()) round();
+      while (!stop.stop_requested()) {
+        round();
+      }
     } catch (...) {
       const std::lock_guard lock(mutex);
       failure = std::current_exception();
@@ -109,7 +115,9 @@ struct WorkerEndpoint::Impl {
     while (const auto event = monitor ? monitor->next() : std::nullopt) {
       const std::lock_guard lock(mutex);
       note_connection(*event);
-      if (*event == ConnectionEvent::kClosed) state.session().on_closed();
+      if (*event == ConnectionEvent::kClosed) {
+        state.session().on_closed();
+      }
     }
   }
 
@@ -121,7 +129,9 @@ struct WorkerEndpoint::Impl {
         event == ConnectionEvent::kReady ||
         (event == ConnectionEvent::kNotReached ? attempts > 1
                                                : connection != ConnectionEvent::kRefused);
-    if (is_news) connection = event;
+    if (is_news) {
+      connection = event;
+    }
   }
 
   // A few chunks at a time, so that neither the owner nor control messages wait for gigabytes.
@@ -135,7 +145,9 @@ struct WorkerEndpoint::Impl {
 
   void wait() {
     std::vector<zmq::pollitem_t> items = {{nullptr, waker.fd(), ZMQ_POLLIN, 0}};
-    if (control) items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
+    if (control) {
+      items.push_back({control->handle(), 0, ZMQ_POLLIN, 0});
+    }
     if (const auto item = state.is_fetching() ? wire->pollitem() : std::nullopt) {
       items.push_back(*item);
     }
@@ -147,8 +159,12 @@ struct WorkerEndpoint::Impl {
   // session has its own sockets, so a message of an old session cannot reach the next one.
   void follow_link(Clock::time_point now) {
     const WorkerSession& session = state.session();
-    if (session.link() == Link::kOver) return;
-    if (control && opened_for != session.incarnation()) close_sockets();
+    if (session.link() == Link::kOver) {
+      return;
+    }
+    if (control && opened_for != session.incarnation()) {
+      close_sockets();
+    }
     if (control && session.link() == Link::kJoining && now >= next_look && moved(now)) {
       state.disconnect("the trainer is at another address", now);
       return;
@@ -168,7 +184,9 @@ struct WorkerEndpoint::Impl {
   bool moved(Clock::time_point now) {
     next_look = now + kLook;
     const auto found = options.resolve ? options.resolve() : std::nullopt;
-    if (!found || *found == options.rollout_address) return false;
+    if (!found || *found == options.rollout_address) {
+      return false;
+    }
     options.rollout_address = *found;
     return true;
   }
@@ -215,7 +233,9 @@ struct WorkerEndpoint::Impl {
   }
 
   void check() {  // called under the mutex
-    if (failure) std::rethrow_exception(failure);
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
   }
 
   WorkerOptions options;
@@ -261,8 +281,12 @@ std::optional<WorkerEvent> WorkerEndpoint::next_event() {
 std::optional<WorkerEvent> WorkerEndpoint::poll(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (true) {
-    if (auto event = next_event()) return event;
-    if (Clock::now() >= deadline) return std::nullopt;
+    if (auto event = next_event()) {
+      return event;
+    }
+    if (Clock::now() >= deadline) {
+      return std::nullopt;
+    }
     wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
   }
 }
@@ -290,7 +314,9 @@ Status WorkerEndpoint::send_rollout(Rollout rollout, std::chrono::milliseconds t
     if (impl_->state.session().link() == Link::kOver) {
       return Error{Reason::kClosed, "the session is over"};
     }
-    if (impl_->state.rollouts().has_room()) break;
+    if (impl_->state.rollouts().has_room()) {
+      break;
+    }
     if (Clock::now() >= deadline) {
       return Error{Reason::kTimeout, std::to_string(impl_->state.rollouts().size()) +
                                          " rollouts wait for their acknowledgement, limit " +
@@ -349,15 +375,21 @@ bool WorkerEndpoint::bye(const std::string& reason, std::chrono::milliseconds ti
     // After END the trainer accepts no more rollouts and may not answer.
     const bool ended = impl_->state.ended();
     const bool drained = done([&] { return ended || impl_->state.rollouts().size() == 0; });
-    if (impl_->state.session().link() != Link::kOver) impl_->state.queue_bye(reason);
-    if (impl_->connection != ConnectionEvent::kReady) impl_->state.session().on_closed();
+    if (impl_->state.session().link() != Link::kOver) {
+      impl_->state.queue_bye(reason);
+    }
+    if (impl_->connection != ConnectionEvent::kReady) {
+      impl_->state.session().on_closed();
+    }
     impl_->waker.wake();
     answered = done([&] { return ended && impl_->state.session().front() == nullptr; }) &&
                drained && !impl_->failure && (ended || impl_->state.rollouts().size() == 0);
   }
   impl_->thread.request_stop();
   impl_->waker.wake();
-  if (impl_->thread.joinable()) impl_->thread.join();
+  if (impl_->thread.joinable()) {
+    impl_->thread.join();
+  }
   return answered;
 }
 

@@ -11,7 +11,9 @@ void WorkerEvents::push(WorkerEvent event) {
 }
 
 std::optional<WorkerEvent> WorkerEvents::pop() {
-  if (events_.empty()) return std::nullopt;
+  if (events_.empty()) {
+    return std::nullopt;
+  }
   WorkerEvent event = std::move(events_.front());
   events_.pop_front();
   return event;
@@ -20,7 +22,9 @@ std::optional<WorkerEvent> WorkerEvents::pop() {
 void WorkerEvents::drop_samples(const std::function<bool(int64_t, int32_t)>& is_dropped) {
   std::erase_if(events_, [&](WorkerEvent& event) {
     auto* granted = std::get_if<Granted>(&event);
-    if (granted == nullptr) return false;
+    if (granted == nullptr) {
+      return false;
+    }
     std::erase_if(granted->groups, [&](GrantedGroup& group) {
       std::erase_if(group.sample_indices,
                     [&](int32_t sample) { return is_dropped(group.group_id, sample); });

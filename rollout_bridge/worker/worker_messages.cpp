@@ -6,7 +6,9 @@
 namespace ringside::bridge {
 
 void WorkerState::on_message(const Result<Message>& received, Clock::time_point now) {
-  if (session_.link() == Link::kOver || session_.link() == Link::kAway) return;
+  if (session_.link() == Link::kOver || session_.link() == Link::kAway) {
+    return;
+  }
   if (!received && received.error().reason == Reason::kUnsupported) {
     session_.end();
     return events_.push(Failed{reason_name(Reason::kUnsupported),
@@ -18,11 +20,21 @@ void WorkerState::on_message(const Result<Message>& received, Clock::time_point 
   const Message& message = received.value();
   session_.touch(now);
   const MessageType type = message.header().type;
-  if (type == MessageType::kError) return on_error(message, now);
-  if (type == MessageType::kBye) return session_.end();  // the answer to this worker's BYE
-  if (const auto gap = session_.count(message.header().seq)) return disconnect(*gap, now);
-  if (type == MessageType::kWelcome) return on_welcome(message, now);
-  if (!session_.is_joined()) return disconnect("no WELCOME", now);
+  if (type == MessageType::kError) {
+    return on_error(message, now);
+  }
+  if (type == MessageType::kBye) {
+    return session_.end();  // the answer to this worker's BYE
+  }
+  if (const auto gap = session_.count(message.header().seq)) {
+    return disconnect(*gap, now);
+  }
+  if (type == MessageType::kWelcome) {
+    return on_welcome(message, now);
+  }
+  if (!session_.is_joined()) {
+    return disconnect("no WELCOME", now);
+  }
   switch (type) {
     case MessageType::kCredit:
       return on_credit(message);
@@ -64,7 +76,9 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
 
 void WorkerState::on_credit(const Message& message) {
   const auto body = message.body<CreditBody>();
-  if (!body) return;
+  if (!body) {
+    return;
+  }
   rollouts_.set_window(body.value().window_bytes);
   Granted granted;
   for (const WithdrawnBody& w : body.value().withdrawn) {
@@ -74,16 +88,22 @@ void WorkerState::on_credit(const Message& message) {
     granted.groups.push_back(
         {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices, g.held_out});
   }
-  if (!granted.groups.empty() || !granted.withdrawn.empty()) events_.push(std::move(granted));
+  if (!granted.groups.empty() || !granted.withdrawn.empty()) {
+    events_.push(std::move(granted));
+  }
 }
 
 void WorkerState::on_ack(const Message& message, Clock::time_point now) {
   const auto body = message.body<AckBody>();
-  if (!body) return;
+  if (!body) {
+    return;
+  }
   const AckBody& ack = body.value();
   rollouts_.set_window(ack.window_bytes);
   const auto answered = rollouts_.acknowledge(ack, now);
-  if (!answered) return;
+  if (!answered) {
+    return;
+  }
   if (ack.status == "REJECTED") {
     events_.push(RolloutRejected{answered->rollout_id, ack.reason, ack.detail});
   }
@@ -95,9 +115,13 @@ void WorkerState::on_ack(const Message& message, Clock::time_point now) {
 
 void WorkerState::on_offer(const Message& message) {
   const int frame = message.find("manifest");
-  if (frame < 0) return;
+  if (frame < 0) {
+    return;
+  }
   WeightOffer offer;
-  if (const auto body = message.body<OfferBody>()) offer.where = body.value();
+  if (const auto body = message.body<OfferBody>()) {
+    offer.where = body.value();
+  }
   auto manifest = decode_manifest(message.frame(frame), options_.limits);
   if (!manifest || manifest.value().trainer_term != session_.trainer_term()) {
     session_.queue(make_payload(
@@ -117,7 +141,9 @@ void WorkerState::on_offer(const Message& message) {
 
 void WorkerState::on_commit(const Message& message) {
   const auto body = message.body<WeightsBody>();
-  if (!body) return;
+  if (!body) {
+    return;
+  }
   if (auto snapshot = transfer_.commit(body.value().version, body.value().root_hash)) {
     events_.push(WeightsReady{std::move(snapshot)});
   }
@@ -125,14 +151,18 @@ void WorkerState::on_commit(const Message& message) {
 
 void WorkerState::on_error(const Message& message, Clock::time_point now) {
   const auto body = message.body<ErrorBody>();
-  if (!body) return disconnect("an ERROR that cannot be read", now);
+  if (!body) {
+    return disconnect("an ERROR that cannot be read", now);
+  }
   const ErrorBody& error = body.value();
   if (error.fatal) {
     session_.end();
     return events_.push(Failed{error.reason, error.detail});
   }
   const Reason reason = reason_from_name(error.reason);
-  if (reason == Reason::kTimeout) session_.reconnects().wait_for_progress();
+  if (reason == Reason::kTimeout) {
+    session_.reconnects().wait_for_progress();
+  }
   if (session_.link() == Link::kJoining || reason == Reason::kUnknownSession ||
       reason == Reason::kSequenceGap || reason == Reason::kTimeout) {
     disconnect("trainer: " + error.reason + ": " + error.detail, now);

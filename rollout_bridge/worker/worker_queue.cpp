@@ -34,16 +34,22 @@ bool is_kept(const Status& status) {
 void WorkerQueue::on_connected() {
   order_.clear();
   std::erase_if(samples_, [](const auto& item) { return item.second.stage == Stage::kQueued; });
-  for (auto& [key, held] : samples_) held.is_current = false;
+  for (auto& [key, held] : samples_) {
+    held.is_current = false;
+  }
 }
 
 void WorkerQueue::on_granted(const Granted& granted) {
   for (const GrantedGroup& group : granted.withdrawn) {
     for (const int32_t index : group.sample_indices) {
       const auto it = samples_.find({group.group_id, index});
-      if (it == samples_.end()) continue;
+      if (it == samples_.end()) {
+        continue;
+      }
       it->second.is_current = false;
-      if (it->second.stage != Stage::kQueued) continue;
+      if (it->second.stage != Stage::kQueued) {
+        continue;
+      }
       std::erase(order_, it->first);
       samples_.erase(it);
     }
@@ -55,7 +61,9 @@ void WorkerQueue::on_granted(const Granted& granted) {
       it->second.grant = {group.group_id, group.group_size, group.min_version, group.attempt,
                           index,          group.held_out};
       it->second.is_current = true;
-      if (is_new) order_.push_back(key);
+      if (is_new) {
+        order_.push_back(key);
+      }
     }
   }
 }
@@ -74,7 +82,9 @@ std::vector<GrantedSample> WorkerQueue::start(std::size_t at_most) {
 void WorkerQueue::put_back(const GrantedSample& sample) {
   const Key key{sample.group_id, sample.sample_index};
   const auto it = samples_.find(key);
-  if (it == samples_.end() || it->second.stage != Stage::kStarted) return;
+  if (it == samples_.end() || it->second.stage != Stage::kStarted) {
+    return;
+  }
   if (!it->second.is_current) {
     samples_.erase(it);
     return;
@@ -103,9 +113,13 @@ std::vector<std::string> WorkerQueue::deliver(TrainerLink& link) {
       refused.push_back("rollout " + rollout.rollout_id +
                         " goes out as a failed sample: " + sent.error().detail);
       sent = link.send(failed_sample(rollout));
-      if (!is_kept(sent)) throw std::runtime_error(sent.error().detail);
+      if (!is_kept(sent)) {
+        throw std::runtime_error(sent.error().detail);
+      }
     }
-    if (!sent) break;  // stays queued for the next call
+    if (!sent) {
+      break;  // stays queued for the next call
+    }
     samples_.erase({rollout.group_id, rollout.sample_index});
   }
   link.set_queue_depth(static_cast<int64_t>(held()));

@@ -58,12 +58,16 @@ void WorkerSession::disconnect(Clock::time_point now) {
 
 void WorkerSession::leave(Payload bye) {
   leaving_ = true;
-  if (!is_joined()) return end();  // there is no session to send BYE on
+  if (!is_joined()) {
+    return end();  // there is no session to send BYE on
+  }
   queue(std::move(bye));
 }
 
 void WorkerSession::on_closed() {
-  if (leaving_) end();  // no trainer is left to answer BYE
+  if (leaving_) {
+    end();  // no trainer is left to answer BYE
+  }
 }
 
 std::optional<std::string> WorkerSession::count(uint64_t seq) {
@@ -87,7 +91,9 @@ std::optional<std::string> WorkerSession::silence(Clock::time_point now) const {
 }
 
 bool WorkerSession::takes_heartbeat(Clock::time_point now) {
-  if (now - last_heartbeat_ < heartbeat_) return false;
+  if (now - last_heartbeat_ < heartbeat_) {
+    return false;
+  }
   last_heartbeat_ = now;
   return true;
 }

@@ -28,16 +28,24 @@ void WorkerState::open_session() {
 }
 
 void WorkerState::disconnect(const std::string& why, Clock::time_point now) {
-  if (session_.link() == Link::kOver) return;
-  if (session_.is_joined()) events_.push(Disconnected{why});
+  if (session_.link() == Link::kOver) {
+    return;
+  }
+  if (session_.is_joined()) {
+    events_.push(Disconnected{why});
+  }
   session_.disconnect(now);
   rollouts_.resend_all();
   transfer_.leave();
 }
 
 void WorkerState::tick(Clock::time_point now) {
-  if (const auto why = session_.silence(now)) return disconnect(*why, now);
-  if (!session_.is_joined()) return;
+  if (const auto why = session_.silence(now)) {
+    return disconnect(*why, now);
+  }
+  if (!session_.is_joined()) {
+    return;
+  }
   if (session_.takes_heartbeat(now)) {
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_progress_);
     session_.queue(
@@ -45,11 +53,15 @@ void WorkerState::tick(Clock::time_point now) {
                      HeartbeatBody{state_name(), installed_.version, queue_depth_, age.count(),
                                    static_cast<int64_t>(rollouts_.size())}));
   }
-  for (Payload& payload : rollouts_.sendable(now)) session_.queue(std::move(payload));
+  for (Payload& payload : rollouts_.sendable(now)) {
+    session_.queue(std::move(payload));
+  }
 }
 
 bool WorkerState::fetch_weights(Clock::time_point now) {
-  if (!session_.is_joined()) return false;
+  if (!session_.is_joined()) {
+    return false;
+  }
   const bool more = transfer_.advance(now);
   report_transfer();
   return more;
@@ -66,15 +78,25 @@ void WorkerState::report_transfer() {
 }
 
 const char* WorkerState::state_name() const {
-  if (session_.is_leaving()) return "bye";
-  if (paused_) return "paused";
-  if (installed_term_ == session_.trainer_term()) return "ready";
+  if (session_.is_leaving()) {
+    return "bye";
+  }
+  if (paused_) {
+    return "paused";
+  }
+  if (installed_term_ == session_.trainer_term()) {
+    return "ready";
+  }
   return transfer_.is_busy() ? "sync" : "join";
 }
 
 Status WorkerState::send_rollout(Rollout rollout) {
-  if (rollout.trainer_term < 0) rollout.trainer_term = std::max<int64_t>(installed_term_, 0);
-  if (Status s = validate(rollout, options_.limits); !s) return s;
+  if (rollout.trainer_term < 0) {
+    rollout.trainer_term = std::max<int64_t>(installed_term_, 0);
+  }
+  if (Status s = validate(rollout, options_.limits); !s) {
+    return s;
+  }
   rollouts_.add(rollout, encode_rollout(rollout));
   return Success{};
 }
@@ -85,7 +107,9 @@ Status WorkerState::commit_weights(int64_t version, const std::string& root_hash
   }
   installed_ = {version, root_hash};
   installed_term_ = session_.trainer_term();
-  if (!session_.is_joined()) return Success{};  // HELLO will report it
+  if (!session_.is_joined()) {
+    return Success{};  // HELLO will report it
+  }
   session_.queue(make_payload(MessageType::kCommitted, installed_));
   queue_ready();
   return Success{};
@@ -93,7 +117,9 @@ Status WorkerState::commit_weights(int64_t version, const std::string& root_hash
 
 // Queues READY, unless paused: resume() then queues it.
 void WorkerState::queue_ready() {
-  if (paused_ || !session_.is_joined() || installed_term_ != session_.trainer_term()) return;
+  if (paused_ || !session_.is_joined() || installed_term_ != session_.trainer_term()) {
+    return;
+  }
   session_.queue(make_payload(MessageType::kReady, ReadyBody{installed_.version}));
 }
 
@@ -103,7 +129,9 @@ void WorkerState::pause() {
 }
 
 void WorkerState::resume() {
-  if (!paused_) return;
+  if (!paused_) {
+    return;
+  }
   paused_ = false;
   session_.heartbeat_soon();
   queue_ready();

@@ -82,7 +82,9 @@ TEST_CASE("a program with the CUDA objects has a CUDA implementation of every op
 }
 
 TEST_CASE("CUDA norms equal the CPU's", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(1);
   for (const auto dtype : kDtypes) {
     for (const auto& [num_rows, size] :
@@ -115,7 +117,9 @@ TEST_CASE("CUDA norms equal the CPU's", "[gpu]") {
 }
 
 TEST_CASE("CUDA norm and rotation of heads equal the CPU's", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(2);
   for (const auto dtype : kDtypes) {
     for (const auto& [s, h, k, v, d] :
@@ -149,7 +153,9 @@ TEST_CASE("CUDA norm and rotation of heads equal the CPU's", "[gpu]") {
 }
 
 TEST_CASE("CUDA SwiGLU equals the CPU's", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(3);
   for (const auto dtype : kDtypes) {
     for (const auto& [s, f] : {std::pair{300, 3072}, {3, 7}, {0, 16}}) {
@@ -163,7 +169,9 @@ TEST_CASE("CUDA SwiGLU equals the CPU's", "[gpu]") {
 }
 
 TEST_CASE("CUDA token scores equal the CPU's", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(4);
   for (const auto dtype : kDtypes) {
     for (const auto& [num_rows, vocab] : {std::pair{64, 151936}, {7, 777}, {2, 3}, {0, 5}}) {
@@ -194,7 +202,9 @@ TEST_CASE("CUDA token scores equal the CPU's", "[gpu]") {
 }
 
 TEST_CASE("CUDA adds a product of bf16 to an fp32 sum without rounding it", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(5);
   for (const auto dtype : kDtypes) {
     const auto acc = dtype == at::kDouble ? at::kDouble : at::kFloat;
@@ -208,7 +218,9 @@ TEST_CASE("CUDA adds a product of bf16 to an fp32 sum without rounding it", "[gp
 }
 
 TEST_CASE("CUDA operators refuse tensors of two devices", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   const at::Tensor x = at::ones({2, 8}, at::kCUDA), w = at::ones({8});
   CHECK_THROWS_AS(operators::rms_norm(x, w, 1e-6, false, false), c10::Error);
   CHECK_THROWS_AS(operators::swiglu_backward(w.view({1, 8}), x), c10::Error);

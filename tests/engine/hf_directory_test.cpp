@@ -106,7 +106,9 @@ TEST_CASE("hf_directory: saving again with fewer files leaves none of the old on
 TEST_CASE("hf_directory: weights that come tensor by tensor must all come, and no more") {
   const TemporaryDirectory dir;
   std::vector<SafetensorsEntry> entries;
-  for (const char* name : {"a", "b", "c"}) entries.push_back({name, at::kFloat, {10}});
+  for (const char* name : {"a", "b", "c"}) {
+    entries.push_back({name, at::kFloat, {10}});
+  }
   WeightStream stream(dir.path(), entries, /*max_shard_bytes=*/80);
   for (int i = 0; i < 3; ++i) {
     CHECK_THROWS_WITH(stream.close(), Contains("was not written"));

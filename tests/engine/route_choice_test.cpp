@@ -1,7 +1,5 @@
 // Replayed routes: weights follow the current router, a forward's own routes give its own bits, and
 // a recomputed layer uses the experts of its first run.
-#include "engine/nn/expert_pass.h"
-
 #include <ATen/ATen.h>
 
 #include <map>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "engine/models/decoder.h"
+#include "engine/nn/expert_pass.h"
 #include "engine/nn/router.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"

@@ -14,7 +14,9 @@ constexpr int64_t kVocabulary = 1000;
 
 void check_label(const json& object) {
   const auto label = text_member(object, "version");
-  if (!label) return;
+  if (!label) {
+    return;
+  }
   const auto version = version_of_label(*label);
   require(!version || (*version >= 0 && std::to_string(*version) == *label));
 }
@@ -23,7 +25,9 @@ void check_label(const json& object) {
 std::vector<LabelSpan> spans_of(const json& object) {
   std::vector<LabelSpan> out;
   const json* list = member(object, "spans");
-  if (list == nullptr || !list->is_array()) return out;
+  if (list == nullptr || !list->is_array()) {
+    return out;
+  }
   for (const json& item : *list) {
     const json* begin = member(item, "begin");
     const json* end = member(item, "end");
@@ -51,12 +55,18 @@ void check_answer(const json& value) {
   GenerateResult result;
   if (const json* ids = member(value, "ids")) {
     auto read = read_ids(*ids, "ids", kVocabulary);
-    if (read) result.completion_ids = std::move(read).value();
+    if (read) {
+      result.completion_ids = std::move(read).value();
+    }
   }
-  for (const int64_t id : result.completion_ids) require(id >= 0 && id < kVocabulary);
+  for (const int64_t id : result.completion_ids) {
+    require(id >= 0 && id < kVocabulary);
+  }
   if (const json* logprobs = member(value, "logprobs")) {
     auto read = read_logprobs(*logprobs, "logprobs");
-    if (read) result.logprobs = std::move(read).value();
+    if (read) {
+      result.logprobs = std::move(read).value();
+    }
   }
   for (const float logprob : result.logprobs) {
     require(std::isfinite(logprob) && logprob >= kLowestLogprob && logprob <= kMaxLogprob);
@@ -68,10 +78,14 @@ void check_answer(const json& value) {
   request.request_id = request.cache_salt = "1";
   if (const json* prompt = member(value, "prompt")) {
     auto read = read_ids(*prompt, "prompt", kVocabulary);
-    if (read) request.prompt_ids = std::move(read).value();
+    if (read) {
+      request.prompt_ids = std::move(read).value();
+    }
   }
   require(check_request(request, kVocabulary).ok() == !request.prompt_ids.empty());
-  if (!check_result(result, request)) return;
+  if (!check_result(result, request)) {
+    return;
+  }
   require(result.completion_ids.size() <= static_cast<std::size_t>(request.max_tokens));
   require(result.completion_ids.size() == result.logprobs.size());
   require(!result.completion_ids.empty());
@@ -82,7 +96,9 @@ void check_answer(const json& value) {
 
 void answer(std::span<const uint8_t> bytes) {
   const json value = json::parse(bytes.begin(), bytes.end(), nullptr, /*allow_exceptions=*/false);
-  if (!value.is_discarded()) check_answer(value);
+  if (!value.is_discarded()) {
+    check_answer(value);
+  }
 }
 
 }  // namespace ringside::bridge::fuzz

@@ -30,7 +30,9 @@ bool all_are(const Bytes& bytes, std::byte value) {
 std::size_t written(const Bytes& on_zeros, const Bytes& on_ones, std::size_t element_bytes) {
   std::size_t count = 0;
   for (std::size_t at = 0; at + element_bytes <= on_zeros.size(); at += element_bytes) {
-    if (std::memcmp(&on_zeros[at], &on_ones[at], element_bytes) == 0) ++count;
+    if (std::memcmp(&on_zeros[at], &on_ones[at], element_bytes) == 0) {
+      ++count;
+    }
   }
   return count;
 }
@@ -38,9 +40,13 @@ std::size_t written(const Bytes& on_zeros, const Bytes& on_ones, std::size_t ele
 void check_encoder(const Bytes& next, std::size_t element_bytes) {
   Bytes base(next.size());
   const auto changes = encode_overwrite(base, next, element_bytes);
-  if (!changes) return;  // the tensor itself is shorter
+  if (!changes) {
+    return;  // the tensor itself is shorter
+  }
   require(changes->changed > 0 || base == next);
-  if (changes->changed == 0) return;
+  if (changes->changed == 0) {
+    return;
+  }
   require(apply_overwrite(changes->payload, changes->changed, element_bytes, base).ok() &&
           base == next);
 }
@@ -84,7 +90,9 @@ Bytes packed(std::span<const uint8_t> content, const Shape& shape) {
     Bytes frame(ZSTD_compressBound(piece.size()));
     const std::size_t size =
         ZSTD_compress(frame.data(), frame.size(), piece.data(), piece.size(), 1);
-    if (ZSTD_isError(size)) throw std::runtime_error(ZSTD_getErrorName(size));
+    if (ZSTD_isError(size)) {
+      throw std::runtime_error(ZSTD_getErrorName(size));
+    }
     const auto length = static_cast<uint32_t>(size);
     std::memcpy(&out[1 + k * sizeof length], &length, sizeof length);
     out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
@@ -96,7 +104,9 @@ Bytes packed(std::span<const uint8_t> content, const Shape& shape) {
 
 void delta(std::span<const uint8_t> bytes) {
   constexpr std::size_t kHead = 4;
-  if (bytes.size() < kHead) return;
+  if (bytes.size() < kHead) {
+    return;
+  }
   Shape shape;
   shape.element_bytes = std::size_t{1} << (bytes[0] & 3);
   shape.gap_bytes = std::size_t{1} << (bytes[0] >> 2 & 3);  // 8 is none
@@ -104,7 +114,9 @@ void delta(std::span<const uint8_t> bytes) {
   shape.changed = bytes[3];
   const auto rest = bytes.subspan(kHead);
   check_payload(packed(rest, shape), shape);
-  if ((bytes[0] & 0x10) != 0) shape.changed += uint64_t{1} << (bytes[2] >> 3);
+  if ((bytes[0] & 0x10) != 0) {
+    shape.changed += uint64_t{1} << (bytes[2] >> 3);
+  }
   check_payload(std::as_bytes(rest), shape);
 }
 

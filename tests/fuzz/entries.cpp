@@ -52,7 +52,9 @@ std::span<const std::byte> as_frame(std::span<const uint8_t> bytes) { return std
 
 uint32_t header_size(std::span<const uint8_t> bytes) {
   uint32_t size = 0;
-  if (bytes.size() >= sizeof size) std::memcpy(&size, bytes.data(), sizeof size);
+  if (bytes.size() >= sizeof size) {
+    std::memcpy(&size, bytes.data(), sizeof size);
+  }
   return size;
 }
 
@@ -71,9 +73,13 @@ struct HeaderForm {
 uint64_t elements(const FrameSpec& spec, uint64_t room) {
   uint64_t count = dtype_size(spec.dtype);
   for (const int64_t extent : spec.shape) {
-    if (extent < 0 || static_cast<uint64_t>(extent) > room) return 0;
+    if (extent < 0 || static_cast<uint64_t>(extent) > room) {
+      return 0;
+    }
     count *= static_cast<uint64_t>(extent);
-    if (count > room) return 0;
+    if (count > room) {
+      return 0;
+    }
   }
   return count > room ? 0 : count;  // a scalar has no extent to look at
 }
@@ -81,7 +87,9 @@ uint64_t elements(const FrameSpec& spec, uint64_t room) {
 // Sets type, bytes and hashes in frame 0 to what the buffers are; empty when it is beyond repair.
 std::vector<uint8_t> repaired(std::span<const uint8_t> bytes) {
   const uint32_t size = header_size(bytes);
-  if (bytes.size() < sizeof size || size > bytes.size() - sizeof size) return {};
+  if (bytes.size() < sizeof size || size > bytes.size() - sizeof size) {
+    return {};
+  }
   const auto head = bytes.subspan(sizeof size, size);
   std::span<const uint8_t> rest = bytes.subspan(sizeof size + size);
   HeaderForm form;
@@ -133,40 +141,58 @@ void decode_as_batch(std::span<const uint8_t> bytes) {
   const auto* raw = reinterpret_cast<const uint8_t*>(&hash);
   hashed.insert(hashed.end(), raw, raw + sizeof hash);
   const auto batch = decode_rollouts(hashed, limits());
-  if (!batch) return;
-  for (const Rollout& rollout : batch.value()) check_rollout(rollout);
+  if (!batch) {
+    return;
+  }
+  for (const Rollout& rollout : batch.value()) {
+    check_rollout(rollout);
+  }
 }
 
 }  // namespace
 
 void wire(std::span<const uint8_t> bytes) {
-  if (const auto message = parse_flat(as_frame(bytes), limits())) read_everything(message.value());
+  if (const auto message = parse_flat(as_frame(bytes), limits())) {
+    read_everything(message.value());
+  }
   // As a socket delivers it: frame 0 alone, and with the rest in one piece.
-  if (bytes.size() < sizeof(uint32_t)) return;
+  if (bytes.size() < sizeof(uint32_t)) {
+    return;
+  }
   const auto after = bytes.subspan(sizeof(uint32_t));
   const std::size_t size = std::min<std::size_t>(header_size(bytes), after.size());
   const Frame frames[] = {as_frame(after.first(size)), as_frame(after.subspan(size))};
   for (const std::size_t count : {1, 2}) {
     const auto message = parse_message(std::span(frames, count), limits());
-    if (message) read_everything(message.value());
+    if (message) {
+      read_everything(message.value());
+    }
   }
 }
 
 void codec(std::span<const uint8_t> bytes) {
   decode_as_batch(bytes);
   const std::vector<uint8_t> flat = repaired(bytes);
-  if (flat.empty()) return;
+  if (flat.empty()) {
+    return;
+  }
   const auto message = parse_flat(as_frame(flat), limits());
-  if (!message) return;
+  if (!message) {
+    return;
+  }
   const auto rollout = decode_rollout(message.value(), limits());
-  if (rollout) check_rollout(rollout.value());
+  if (rollout) {
+    check_rollout(rollout.value());
+  }
 }
 
 namespace {
 
 void check_manifest(std::span<const uint8_t> bytes) {
   const auto decoded = decode_manifest(as_frame(bytes));
-  if (!decoded) return;
+  if (!decoded) {
+    return;
+  }
   require(validate(decoded.value()).ok());
   const std::vector<uint8_t> packed = encode_manifest(decoded.value());
   const auto back = decode_manifest(as_frame(packed));

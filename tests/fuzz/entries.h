@@ -11,7 +11,9 @@ namespace ringside::bridge::fuzz {
 
 // Ends the process with the place of the rule that broke.
 inline void require(bool holds, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  if (holds) return;
+  if (holds) {
+    return;
+  }
   std::fprintf(stderr, "%s:%d: a rule of the format is broken\n", file, line);
   std::abort();
 }

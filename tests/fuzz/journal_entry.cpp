@@ -21,7 +21,9 @@ void write_file(const fs::path& path, std::span<const uint8_t> bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(reinterpret_cast<const char*>(bytes.data()),
             static_cast<std::streamsize>(bytes.size()));
-  if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
+  if (!out.flush()) {
+    throw std::runtime_error("cannot write " + path.string());
+  }
 }
 
 struct Content {
@@ -54,9 +56,13 @@ void check_journal(std::span<const uint8_t> file) {
   const fs::path path = dir.path() / "journal.bin";
   write_file(path, file);
   const auto first = read(dir.path());
-  if (!first) return;
+  if (!first) {
+    return;
+  }
   require(first->file_bytes == fs::file_size(path));
-  for (const Rollout& r : first->rollouts) require(validate(r, {}).ok());
+  for (const Rollout& r : first->rollouts) {
+    require(validate(r, {}).ok());
+  }
   const auto second = read(dir.path());
   require(second && second->rollouts == first->rollouts && second->consumed == first->consumed &&
           second->file_bytes == first->file_bytes);

@@ -19,7 +19,9 @@ void write_file(const fs::path& path, std::span<const uint8_t> bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(reinterpret_cast<const char*>(bytes.data()),
             static_cast<std::streamsize>(bytes.size()));
-  if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
+  if (!out.flush()) {
+    throw std::runtime_error("cannot write " + path.string());
+  }
 }
 
 // The first words of the lines of a file that are long enough to be told from other text.
@@ -29,7 +31,9 @@ std::vector<std::string> long_words(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     std::string word;
-    if (std::istringstream(line) >> word && word.size() >= kLong) out.push_back(word);
+    if (std::istringstream(line) >> word && word.size() >= kLong) {
+      out.push_back(word);
+    }
   }
   return out;
 }

@@ -20,7 +20,9 @@ void write(const fs::path& folder, const std::string& name, const std::vector<ui
   std::ofstream out(folder / name, std::ios::binary);
   out.write(reinterpret_cast<const char*>(bytes.data()),
             static_cast<std::streamsize>(bytes.size()));
-  if (!out) throw std::runtime_error("cannot write " + (folder / name).string());
+  if (!out) {
+    throw std::runtime_error("cannot write " + (folder / name).string());
+  }
 }
 
 std::vector<uint8_t> flat(const Payload& payload) {
@@ -151,7 +153,9 @@ void write_prime_steps(const fs::path& folder) {
 void write_scripts(const fs::path& folder) {
   const std::vector<uint8_t> join = {0x77, 0, 0, 4, 0x67, 0, 0};  // HELLO w0/1 (type 0), READY
   std::vector<uint8_t> session = {6, 0, 0, 6, 1, 0, 0x66, 0, 0, 4, 0x68, 0, 0};
-  for (const uint8_t how : {0, 1, 3, 16}) session.insert(session.end(), {0x6a, 0, 0, 0, how});
+  for (const uint8_t how : {0, 1, 3, 16}) {
+    session.insert(session.end(), {0x6a, 0, 0, 0, how});
+  }
   session.insert(session.end(), {5, 1, 1, 2, 0, 0x20, 200});
   write(folder, "session", session);
   write(folder, "join", join);

@@ -34,7 +34,9 @@ struct Sequence {
   }
   bool is_trained() const {
     for (std::size_t t = begin; t < end; ++t) {
-      if (at<bool>(kLossMask, t)) return true;
+      if (at<bool>(kLossMask, t)) {
+        return true;
+      }
     }
     return false;
   }
@@ -66,12 +68,15 @@ std::size_t check_sequence(const Rollout& r, const Sequence& sequence) {
     const std::size_t c = i - r.prompt_ids.size();
     require(sequence.at<int64_t>(kIds, t) == (in_prompt ? r.prompt_ids[i] : r.completion_ids[c]));
     require(sequence.at<bool>(kLossMask, t) == (!in_prompt && r.loss_mask[c] != 0));
-    if (in_prompt) continue;
+    if (in_prompt) {
+      continue;
+    }
     require(static_cast<float>(sequence.at<double>(kAdvantages, t)) == r.advantages[c]);
     require(static_cast<float>(sequence.at<double>(kLogprobs, t)) == r.logprobs[c]);
   }
-  for (std::size_t t = sequence.begin + tokens; t < sequence.end; ++t)
+  for (std::size_t t = sequence.begin + tokens; t < sequence.end; ++t) {
     require(!sequence.at<bool>(kLossMask, t));
+  }
   return sequence.end - sequence.begin - tokens;
 }
 
@@ -120,13 +125,17 @@ class Writer {
   std::span<const std::byte> message() {
     const uint32_t batches = 1 + next() % 3;
     packer_.pack_array(batches);
-    for (uint32_t i = 0; i < batches; ++i) batch();
+    for (uint32_t i = 0; i < batches; ++i) {
+      batch();
+    }
     return std::as_bytes(std::span(buffer_.data(), buffer_.size()));
   }
 
  private:
   uint8_t next() {
-    if (script_.empty()) return 0;
+    if (script_.empty()) {
+      return 0;
+    }
     const uint8_t out = script_.front();
     script_ = script_.subspan(1);
     return out;
@@ -148,7 +157,9 @@ class Writer {
   template <class Pack>
   void column(std::size_t count, Pack pack) {
     packer_.pack_array(static_cast<uint32_t>(count));
-    for (std::size_t i = 0; i < count; ++i) pack(i);
+    for (std::size_t i = 0; i < count; ++i) {
+      pack(i);
+    }
   }
 
   void batch() {
@@ -175,8 +186,9 @@ class Writer {
     column(tokens.size(), [&](std::size_t t) { packer_.pack((tokens[t] & 4) != 0 ? hot : 1.0F); });
     column(tokens.size(), [&](std::size_t t) { packer_.pack((tokens[t] & 2) != 0 ? "" : "env"); });
     column(lengths.size(), [&](std::size_t s) { packer_.pack(lengths[s]); });
-    for (std::size_t f = kRequired; f < fields; ++f)
+    for (std::size_t f = kRequired; f < fields; ++f) {
       optional_field(f, tokens.size(), lengths.size());
+    }
   }
 
   void optional_field(std::size_t field, std::size_t tokens, std::size_t sequences) {
@@ -190,7 +202,9 @@ class Writer {
       column(sequences, [&](std::size_t) { packer_.pack(static_cast<int>(how) - 8); });
     } else if (field == 19) {  // payload
       packer_.pack_array(how >> 7);
-      if (how >> 7 != 0) packer_.pack(how);
+      if (how >> 7 != 0) {
+        packer_.pack(how);
+      }
     } else {  // a weight of each token
       column(tokens,
              [&](std::size_t) { packer_.pack(how < 0xc0 ? (field == 13 ? 1.0 : 0.0) : 2.0); });

@@ -29,7 +29,9 @@ bool is_seed(const fs::path& path) {
 std::vector<Bytes> files_of(const std::string& name, bool seeds_only = false) {
   std::vector<Bytes> out;
   for (const auto& file : fs::directory_iterator(fs::path(RINGSIDE_FUZZ_CORPUS) / name)) {
-    if (seeds_only && !is_seed(file.path())) continue;
+    if (seeds_only && !is_seed(file.path())) {
+      continue;
+    }
     std::ifstream in(file.path(), std::ios::binary);
     out.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }
@@ -47,7 +49,9 @@ void replay(const std::string& name, Entry entry) {
       for (uint32_t k = rng() % 4; k > 0; --k) {
         changed[rng() % changed.size()] = static_cast<uint8_t>(rng());
       }
-      if (rng() % 4 == 0) changed.resize(rng() % changed.size());
+      if (rng() % 4 == 0) {
+        changed.resize(rng() % changed.size());
+      }
       entry(changed);
     }
   }
@@ -68,12 +72,16 @@ TEST_CASE("the seeds are valid: a fuzzer starts from what is accepted", "[fuzz]"
   std::size_t accepted = 0;
   for (const Bytes& bytes : files_of("codec", true)) {
     const auto message = parse_flat(std::as_bytes(std::span(bytes)), {});
-    if (message && decode_rollout(message.value()).ok()) ++accepted;
+    if (message && decode_rollout(message.value()).ok()) {
+      ++accepted;
+    }
   }
   CHECK(accepted >= 6);
   accepted = 0;
   for (const Bytes& bytes : files_of("manifest", true)) {
-    if (decode_manifest(std::as_bytes(std::span(bytes))).ok()) ++accepted;
+    if (decode_manifest(std::as_bytes(std::span(bytes))).ok()) {
+      ++accepted;
+    }
   }
   CHECK(accepted >= 2);
   accepted = 0;

@@ -37,7 +37,9 @@ class Script {
   explicit Script(std::span<const uint8_t> bytes) : bytes_(bytes) {}
   bool done() const { return bytes_.empty(); }
   uint8_t next() {
-    if (done()) return 0;
+    if (done()) {
+      return 0;
+    }
     const uint8_t out = bytes_.front();
     bytes_ = bytes_.subspan(1);
     return out;
@@ -45,7 +47,9 @@ class Script {
   // Small, and now and then negative or huge.
   int64_t number() {
     const uint8_t b = next();
-    if (b < 0xf0) return b & 15;
+    if (b < 0xf0) {
+      return b & 15;
+    }
     constexpr int64_t kOdd[] = {-1, INT64_MIN, INT64_MAX, int64_t{1} << 62, 1 << 20, 4096, -2, 300};
     return kOdd[b & 7];
   }
@@ -134,7 +138,9 @@ class Drive {
     const uint64_t before = rejected();
     const auto message = parse_flat(std::as_bytes(flat), {});
     state_.on_message(from, "", message, now_);
-    if (!message) require(rejected() == before + 1);
+    if (!message) {
+      require(rejected() == before + 1);
+    }
   }
 
   void raw(uint8_t op) { send(identity(op), script_.take(script_.next() * 4)); }
@@ -144,9 +150,15 @@ class Drive {
     const auto session = state_.sessions().find(from);
     const auto type = static_cast<MessageType>((op & 31) % 17);
     Header header{type, "run", 1, from.substr(0, 2), static_cast<uint64_t>(from[3] - '0'), 1};
-    if (session != state_.sessions().end()) header.seq = session->second.received_seq + 1;
-    if (type == MessageType::kHello) header.seq = 1;
-    if (op >= 0xf0) header.seq = static_cast<uint64_t>(script_.number());
+    if (session != state_.sessions().end()) {
+      header.seq = session->second.received_seq + 1;
+    }
+    if (type == MessageType::kHello) {
+      header.seq = 1;
+    }
+    if (op >= 0xf0) {
+      header.seq = static_cast<uint64_t>(script_.number());
+    }
     const Payload payload = body(type);
     send(from, flatten(pack_header(header, payload), payload));
   }
@@ -186,9 +198,13 @@ class Drive {
     const int64_t group = script_.next() & 15;
     const uint8_t how = script_.next();
     Rollout r = test::make_rollout(group, how & 1, kGroupSize, how >> 1 & 7);
-    if ((how & 0x10) != 0) r.finish_reason = FinishReason::kAborted;
+    if ((how & 0x10) != 0) {
+      r.finish_reason = FinishReason::kAborted;
+    }
     Payload payload = encode_rollout(r);
-    if ((how & 0xe0) != 0xe0) return payload;
+    if ((how & 0xe0) != 0xe0) {
+      return payload;
+    }
     const auto odd = [&] { return static_cast<int32_t>(script_.number()); };
     const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(),  odd(), "p", 1.0,
                              1.0,          0,     script_.number(), "stop", {},    ""};
@@ -199,7 +215,9 @@ class Drive {
   uint64_t rejected() {
     uint64_t sum = 0;
     const BridgeCounters counters = state_.counters();
-    for (const uint64_t count : counters.rejected) sum += count;
+    for (const uint64_t count : counters.rejected) {
+      sum += count;
+    }
     return sum;
   }
 
@@ -213,14 +231,20 @@ class Drive {
 
   // What is to be sent parses; a session's messages are numbered to sent_seq without a gap.
   void drain() {
-    for (const auto& [identity, out] : state_.strays()) check_message(out);
+    for (const auto& [identity, out] : state_.strays()) {
+      check_message(out);
+    }
     state_.strays().clear();
     for (auto& [identity, session] : state_.sessions()) {
       std::vector<uint64_t> numbers;
-      for (const Outgoing& out : session.outbox) numbers.push_back(check_message(out));
+      for (const Outgoing& out : session.outbox) {
+        numbers.push_back(check_message(out));
+      }
       std::erase(numbers, 0U);  // BYE has no number
       const uint64_t before = session.sent_seq - numbers.size();
-      for (std::size_t i = 0; i < numbers.size(); ++i) require(numbers[i] == before + i + 1);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        require(numbers[i] == before + i + 1);
+      }
       session.outbox.clear();
     }
   }

@@ -48,7 +48,9 @@ engine::ModelRunner stepped_runner(uint64_t seed, at::ScalarType dtype = at::kFl
 bool same_state(const engine::ModelRunner& a, const engine::ModelRunner& b) {
   const auto left = a.state_slices(), right = b.state_slices();
   for (std::size_t i = 0; i < left.size(); ++i) {
-    if (left[i].name != right[i].name || !at::equal(left[i].values, right[i].values)) return false;
+    if (left[i].name != right[i].name || !at::equal(left[i].values, right[i].values)) {
+      return false;
+    }
   }
   return left.size() == right.size();
 }
@@ -247,7 +249,9 @@ TEST_CASE("the newest complete checkpoints are kept and, if asked for, the best"
   CHECK_FALSE(rl::latest_checkpoint(dir.path()).has_value());
   const auto save = [&](int64_t step, std::optional<double> loss) {
     auto manifest = manifest_of(step);
-    if (loss) manifest.evaluation = {"eval_loss", *loss};
+    if (loss) {
+      manifest.evaluation = {"eval_loss", *loss};
+    }
     test::save_checkpoint(rl::checkpoint_path(dir.path(), step), policy, manifest);
   };
   save(1, 3.0);
@@ -293,7 +297,9 @@ TEST_CASE("a replacement that was interrupted is undone, and what it left is rem
   CHECK(rl::final_step(dir.path()) == 3);
   CHECK_FALSE(fs::exists(dir.path() / "checkpoint-final.tmp-7"));
   std::size_t left = 0;
-  for (const auto& entry : fs::directory_iterator(checkpoints)) left += entry.exists() ? 1 : 0;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    left += entry.exists() ? 1 : 0;
+  }
   CHECK(left == 2);
 }
 
@@ -305,7 +311,9 @@ TEST_CASE("steps go on while a rank writes slowly, and the checkpoint appears wh
     const auto world = comms.control(sp::axes::kLoss);
     const auto policy = stepped_runner(1);
     rl::BackgroundSave save(world, std::chrono::milliseconds(100), [&](int64_t) {
-      if (mesh.rank() == 1) gate.pass();
+      if (mesh.rank() == 1) {
+        gate.pass();
+      }
     });
     const auto step_end = [&] {
       const auto status = save.status();
@@ -319,12 +327,16 @@ TEST_CASE("steps go on while a rank writes slowly, and the checkpoint appears wh
     request.manifest = manifest_of(1);
     request.slices = engine::share_of(test::named_slices("policy", policy), mesh.rank(), 3);
     save.start(std::move(request), 42);
-    for (engine::NamedSlice& slice : policy.state_slices()) slice.values.zero_();  // trained on
+    for (engine::NamedSlice& slice : policy.state_slices()) {
+      slice.values.zero_();  // trained on
+    }
     for (int step = 0; step < 20; ++step) {
       CHECK_FALSE(step_end());
       CHECK_FALSE(fs::exists(target));
     }
-    if (mesh.rank() == 0) gate.open();
+    if (mesh.rank() == 0) {
+      gate.open();
+    }
     int steps = 0;
     while (!step_end()) {
       REQUIRE(++steps < 10000);
@@ -346,7 +358,9 @@ TEST_CASE("a rank that cannot write its part ends the run on all ranks at the ne
   test::run_ranks({1, 1, 3}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto world = comms.control(sp::axes::kLoss);
     rl::BackgroundSave save(world, std::chrono::milliseconds(100), [&](int64_t step) {
-      if (mesh.rank() > 0) throw std::runtime_error("disk of step " + std::to_string(step));
+      if (mesh.rank() > 0) {
+        throw std::runtime_error("disk of step " + std::to_string(step));
+      }
     });
     rl::BackgroundSave::Request request;
     request.dir = rl::checkpoint_path(dir.path(), 1);

@@ -37,8 +37,12 @@ rl::Config config_of(const fs::path& recipe, const Words& words) {
 
 TEST_CASE("every key has one entry in the table of effects, and every entry is a key") {
   std::multiset<std::string> entries;
-  for (const Effect& effect : all_effects()) entries.insert(effect.key);
-  for (const Elsewhere& entry : elsewhere()) entries.insert(entry.key);
+  for (const Effect& effect : all_effects()) {
+    entries.insert(effect.key);
+  }
+  for (const Elsewhere& entry : elsewhere()) {
+    entries.insert(entry.key);
+  }
   const std::set<std::string> keys(rl::known_keys().begin(), rl::known_keys().end());
   for (const std::string& key : keys) {
     INFO(key);

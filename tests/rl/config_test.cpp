@@ -39,7 +39,9 @@ LoadedConfig load_text(const std::string& yaml, const std::vector<std::string>& 
 
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
-  for (const auto& line : lines) text += line + "\n";
+  for (const auto& line : lines) {
+    text += line + "\n";
+  }
   return text;
 }
 

@@ -20,7 +20,9 @@ using Samples = std::vector<std::pair<int64_t, int32_t>>;
 class FakeLink final : public bridge::TrainerLink {
  public:
   std::optional<bridge::WorkerEvent> next_event() override {
-    if (events.empty()) return std::nullopt;
+    if (events.empty()) {
+      return std::nullopt;
+    }
     auto event = std::move(events.front());
     events.pop_front();
     return event;
@@ -74,7 +76,9 @@ class LoopRun {
     link.events.push_back(bridge::Granted{{{group, 4, 0, 0, std::move(samples)}}});
   }
   void turns(int count) {
-    for (int i = 0; i < count; ++i) now += loop.turn();
+    for (int i = 0; i < count; ++i) {
+      now += loop.turn();
+    }
   }
 
   FakeLink link;

@@ -76,7 +76,9 @@ TEST_CASE("pass@k is absent when no prompt has k scored completions") {
   const std::vector<PromptResult> results{{.rewards = {1, 1}, .lengths = {2, 4}, .unscored = 2},
                                           {.rewards = {1}, .lengths = {1}, .unscored = 3}};
   std::vector<std::string> names;
-  for (const EvalFigure& figure : eval_figures(results, 4)) names.push_back(figure.name);
+  for (const EvalFigure& figure : eval_figures(results, 4)) {
+    names.push_back(figure.name);
+  }
   CHECK(names == std::vector<std::string>{"reward", "pass@1", "pass@2", "length", "truncated"});
 }
 

@@ -62,14 +62,18 @@ class FakeWorker {
     const auto until = std::chrono::steady_clock::now() + patience;
     while (samples.size() < count && std::chrono::steady_clock::now() < until) {
       const auto event = endpoint_.poll(std::chrono::milliseconds(20));
-      if (!event) continue;
+      if (!event) {
+        continue;
+      }
       if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event)) {
         version_ = ready->snapshot->manifest.version;
         (void)endpoint_.commit_weights(version_, root_hash_of(named(*ready->snapshot)));
       }
       if (const auto* granted = std::get_if<bridge::Granted>(&*event)) {
         for (const auto& group : granted->groups) {
-          for (const int32_t s : group.sample_indices) samples.insert({group.group_id, s});
+          for (const int32_t s : group.sample_indices) {
+            samples.insert({group.group_id, s});
+          }
         }
       }
     }
@@ -129,7 +133,9 @@ inline std::set<Sample> samples_of(int64_t first, int64_t end) {
 
 inline std::set<Sample> samples_in(const std::vector<bridge::Rollout>& rollouts) {
   std::set<Sample> out;
-  for (const auto& r : rollouts) out.insert({r.group_id, r.sample_index});
+  for (const auto& r : rollouts) {
+    out.insert({r.group_id, r.sample_index});
+  }
   return out;
 }
 

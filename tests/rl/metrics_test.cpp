@@ -70,7 +70,9 @@ TEST_CASE("a resume drops later steps and a line cut short, and appends") {
   const auto path = dir / "metrics.jsonl";
   {
     MetricsWriter writer(path, -1);
-    for (int step = 1; step <= 5; ++step) writer.write(step, {{"x", step}});
+    for (int step = 1; step <= 5; ++step) {
+      writer.write(step, {{"x", step}});
+    }
   }
   std::ofstream(path, std::ios::app) << "{\"step\":6,\"x\"";
   {
@@ -125,7 +127,9 @@ class Reader {
   explicit Reader(std::string bytes) : bytes_(std::move(bytes)) {}
   bool done() const { return at_ == bytes_.size(); }
   std::string take(std::size_t n) {
-    if (n > bytes_.size() - at_) throw std::runtime_error("record ends early");
+    if (n > bytes_.size() - at_) {
+      throw std::runtime_error("record ends early");
+    }
     at_ += n;
     return bytes_.substr(at_ - n, n);
   }
@@ -140,7 +144,9 @@ class Reader {
     for (int shift = 0;; shift += 7) {
       const auto byte = static_cast<unsigned char>(take(1)[0]);
       value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
+      if (byte < 0x80) {
+        return value;
+      }
     }
   }
 

@@ -37,7 +37,9 @@ PolicyServer::PolicyServer(const rl::Config& config) : policy_(config) {
                [this](const auto& request, auto& response) { generate(request, response); });
   port_ = server_.bind_to_any_port("127.0.0.1");
   thread_ = std::thread([this] { server_.listen_after_bind(); });
-  while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!server_.is_running()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 PolicyServer::~PolicyServer() {

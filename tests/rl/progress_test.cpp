@@ -198,7 +198,9 @@ std::string captured_stderr(Action action) {
   close(saved);
   std::rewind(file);
   std::string text;
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) {
+    text += static_cast<char>(c);
+  }
   std::fclose(file);
   return text;
 }

@@ -108,7 +108,9 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
       {1, 1, 2},
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         const auto slowly = [](int64_t step) {
-          if (step == 1) std::this_thread::sleep_for(kLonger);
+          if (step == 1) {
+            std::this_thread::sleep_for(kLonger);
+          }
         };
         rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
         rl::train_rl(run, run.is_main_rank() ? &source : nullptr);

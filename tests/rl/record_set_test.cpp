@@ -274,8 +274,12 @@ TEST_CASE("weighted files are mixed by their weights, each through its own passe
     }
     // Of 1000: 750, 250 and 0.03, which becomes 1 at the cost of the first.
     CHECK(counts == std::vector<int64_t>{2996, 1000, 4});
-    for (int64_t item = 0; item < 7; ++item) CHECK(seen[item] == 2996 / 7);
-    for (int64_t item = 7; item < 507; ++item) CHECK(seen[item] == 2);
+    for (int64_t item = 0; item < 7; ++item) {
+      CHECK(seen[item] == 2996 / 7);
+    }
+    for (int64_t item = 7; item < 507; ++item) {
+      CHECK(seen[item] == 2);
+    }
     DataOrder resumed(parts, 11, shuffle);
     for (const int64_t position : {3999, 0, 2500, 999, 1000, 3999, 1}) {
       CHECK(resumed.at(position) == all[static_cast<std::size_t>(position)]);

@@ -36,7 +36,9 @@ class ScriptedServer final : public bridge::InferenceServer {
                : bridge::Status(bridge::Success{});
   }
   bridge::Result<bridge::GenerateResult> generate(const bridge::GenerateRequest& request) override {
-    if (!connected_) throw std::logic_error("not connected");
+    if (!connected_) {
+      throw std::logic_error("not connected");
+    }
     ++behaviour_.begun;
     switch (request.stop_ids.empty() ? 0 : request.stop_ids[0]) {
       case 1:
@@ -87,7 +89,9 @@ PoolRequest request(int64_t id, int64_t trouble = 0) {
 std::vector<ServedAnswer> answers_of(RequestPool& pool, std::size_t count) {
   std::vector<ServedAnswer> all;
   (void)eventually([&] {
-    for (ServedAnswer& answer : pool.take_all()) all.push_back(std::move(answer));
+    for (ServedAnswer& answer : pool.take_all()) {
+      all.push_back(std::move(answer));
+    }
     return all.size() >= count;
   });
   return all;
@@ -98,7 +102,9 @@ std::vector<ServedAnswer> answers_of(RequestPool& pool, std::size_t count) {
 TEST_CASE("request pool: every request is answered once, with its own prompt") {
   Behaviour behaviour;
   RequestPool pool(factory(behaviour), 3);
-  for (int64_t i = 0; i < 50; ++i) pool.submit(request(i));
+  for (int64_t i = 0; i < 50; ++i) {
+    pool.submit(request(i));
+  }
   const auto answers = answers_of(pool, 50);
   REQUIRE(answers.size() == 50);
   CHECK(pool.running() == 0);
@@ -118,7 +124,9 @@ TEST_CASE(
     "request pool: what waits is handed back, what runs is counted until its answer is there") {
   Behaviour behaviour;
   RequestPool pool(factory(behaviour), 2);
-  for (int64_t i = 0; i < 5; ++i) pool.submit(request(i, 1));
+  for (int64_t i = 0; i < 5; ++i) {
+    pool.submit(request(i, 1));
+  }
   REQUIRE(eventually([&] { return behaviour.begun == 2; }));
   CHECK(pool.running() == 5);
   const auto back = pool.withdraw();
@@ -150,7 +158,9 @@ TEST_CASE("request pool: an answer counts as running until it is taken") {
 TEST_CASE("request pool: after a lost connection the next request has another one") {
   Behaviour behaviour;
   RequestPool pool(factory(behaviour), 1);
-  for (const int64_t trouble : {0, 2, 0, 0}) pool.submit(request(trouble, trouble));
+  for (const int64_t trouble : {0, 2, 0, 0}) {
+    pool.submit(request(trouble, trouble));
+  }
   const auto answers = answers_of(pool, 4);
   REQUIRE(answers.size() == 4);
   REQUIRE(answers[0].result);
@@ -185,7 +195,9 @@ TEST_CASE("request pool: it ends while requests wait") {
   Behaviour behaviour;
   {
     RequestPool pool(factory(behaviour), 1);
-    for (int64_t i = 0; i < 3; ++i) pool.submit(request(i, 1));
+    for (int64_t i = 0; i < 3; ++i) {
+      pool.submit(request(i, 1));
+    }
     REQUIRE(eventually([&] { return behaviour.begun == 1; }));
     behaviour.gate.count_down();
   }

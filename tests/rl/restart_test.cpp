@@ -145,8 +145,12 @@ TEST_CASE(
     FakeWorker worker(intake, 100);
     for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3, a checkpoint after step 1
       publish(intake, 1, version);
-      if (version == 1) intake.checkpointed(1);
-      for (const Sample& s : worker.take_grants(4)) worker.send(s, version, s.second);
+      if (version == 1) {
+        intake.checkpointed(1);
+      }
+      for (const Sample& s : worker.take_grants(4)) {
+        worker.send(s, version, s.second);
+      }
       REQUIRE(intake.poll(version + 1, kPatience).has_value());
     }
     publish(intake, 1, 3);
@@ -167,10 +171,14 @@ TEST_CASE(
   CHECK(intake.counters().accepted == 4);
   publish(intake, 2, 2);
   CHECK(worker.take_grants(4) == samples_of(4, 6));
-  for (const Sample& s : samples_of(4, 6)) worker.send(s, 2, s.second);
+  for (const Sample& s : samples_of(4, 6)) {
+    worker.send(s, 2, s.second);
+  }
   const auto third = intake.poll(3, kPatience);
   REQUIRE(third.has_value());
-  for (const auto& r : *third) CHECK(r.trainer_term == 2);
+  for (const auto& r : *third) {
+    CHECK(r.trainer_term == 2);
+  }
   const auto messages = intake.drain_messages();
   CHECK(std::count_if(messages.begin(), messages.end(), [](const rl::IntakeMessage& message) {
           return message.text.find("1 rollouts of the journal not taken") != std::string::npos;
@@ -188,7 +196,9 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
     rl::RolloutIntake intake(options, make_rules(2, 1), 5);
     publish(intake, 1, 0);
     REQUIRE(worker.take_grants(8) == samples_of(0, 4));  // steps 1 and 2
-    for (const Sample& s : samples_of(0, 2)) worker.send(s, 0, s.second);
+    for (const Sample& s : samples_of(0, 2)) {
+      worker.send(s, 0, s.second);
+    }
     REQUIRE(intake.poll(1, kPatience).has_value());
     publish(intake, 1, 1);
     REQUIRE(worker.take_grants(4) == samples_of(4, 6));  // step 3, under version 1
@@ -214,7 +224,9 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   CHECK(worker.take_grants(1, milliseconds(200)).empty());
   CHECK(intake.counters().accepted == 4 + 3);
   CHECK(refused_as_stale(intake) == 3);
-  for (const Sample& s : samples_of(3, 6)) worker.send(s, 1, s.second);
+  for (const Sample& s : samples_of(3, 6)) {
+    worker.send(s, 1, s.second);
+  }
   REQUIRE(intake.poll(2, kPatience).has_value());
   publish(intake, 2, 2);
   REQUIRE(intake.poll(3, kPatience).has_value());
@@ -226,7 +238,9 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);
   REQUIRE(worker.take_grants(8) == samples_of(0, 4));
-  for (const Sample& s : samples_of(0, 2)) worker.send(s, 0, s.second);
+  for (const Sample& s : samples_of(0, 2)) {
+    worker.send(s, 0, s.second);
+  }
   REQUIRE(intake.poll(1, kPatience).has_value());
   publish(intake, 2, 1);
   REQUIRE(worker.take_grants(4) == samples_of(4, 6));
@@ -274,7 +288,9 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   const auto step = intake.poll(1, kPatience);
   REQUIRE(step.has_value());
   CHECK(samples_in(*step) == wanted);
-  for (const auto& r : *step) CHECK(r.trainer_term == 2);
+  for (const auto& r : *step) {
+    CHECK(r.trainer_term == 2);
+  }
   CHECK(intake.counters().dropped_stale == 3);
   const auto messages = intake.drain_messages();
   CHECK(std::count_if(messages.begin(), messages.end(), [](const rl::IntakeMessage& message) {

@@ -336,7 +336,9 @@ TEST_CASE("the log of a run holds the advantages that each step trained on") {
   train(config, dir.path(), 2);
   std::ifstream file(dir.path() / "rollouts.jsonl");
   std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
   const std::size_t group_size = 4;
   REQUIRE(lines.size() == 2 * 2 * group_size);
   int compared = 0;
@@ -345,15 +347,20 @@ TEST_CASE("the log of a run holds the advantages that each step trained on") {
       return lines[r - r % group_size + i].at("rewards").at(0).at(1).get<double>();
     };
     double mean = 0, squares = 0;
-    for (std::size_t i = 0; i < group_size; ++i)
+    for (std::size_t i = 0; i < group_size; ++i) {
       mean += reward(i) / static_cast<double>(group_size);
-    for (std::size_t i = 0; i < group_size; ++i) squares += (reward(i) - mean) * (reward(i) - mean);
+    }
+    for (std::size_t i = 0; i < group_size; ++i) {
+      squares += (reward(i) - mean) * (reward(i) - mean);
+    }
     const double expected =
         (reward(r % group_size) - mean) / (std::sqrt(squares / (group_size - 1)) + 1e-4);
     const nlohmann::json& advantages = lines[r].at("advantages");
     REQUIRE(advantages.size() == lines[r].at("completion_ids").size());
     for (const nlohmann::json& advantage : advantages) {
-      if (advantage.is_null()) continue;
+      if (advantage.is_null()) {
+        continue;
+      }
       CHECK(advantage.get<double>() == Approx(expected).margin(1e-12));
       compared += expected != 0 ? 1 : 0;
     }
@@ -370,7 +377,9 @@ TEST_CASE("samples of a step have the log-probs before and after its update, on 
     train(make_config({"log.samples=3", "train.num_mini_batches=2"}), dir.path(), 2, shape);
     std::ifstream file(dir.path() / "samples.jsonl");
     auto& lines = runs.emplace_back();
-    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
     REQUIRE(lines.size() == 2 * 3);
   }
   double moved = 0.0;
@@ -379,9 +388,13 @@ TEST_CASE("samples of a step have the log-probs before and after its update, on 
     CAPTURE(i, line.at("step"));
     CHECK(line.at("step") == 1 + i / 3);
     CHECK(line.at("reward") == runs[1][i].at("reward"));
-    if (!line.contains("advantages")) continue;
+    if (!line.contains("advantages")) {
+      continue;
+    }
     for (std::size_t t = 0; t < line.at("tokens").size(); ++t) {
-      if (line.at("advantages")[t].is_null()) continue;
+      if (line.at("advantages")[t].is_null()) {
+        continue;
+      }
       for (const char* name : {"old_logprobs", "new_logprobs"}) {
         CHECK(line.at(name)[t].get<double>() ==
               Approx(runs[1][i].at(name)[t].get<double>()).margin(1e-9));

@@ -337,7 +337,9 @@ TEST_CASE("programs run beside one another from many threads") {
       right += reward({"", program, "assert x % 2 == 0"}) == (i % 2 == 0 ? 1.0 : 0.0) ? 1 : 0;
     });
   }
-  for (auto& thread : threads) thread.join();
+  for (auto& thread : threads) {
+    thread.join();
+  }
   CHECK(right == 8);
 }
 

@@ -127,7 +127,9 @@ TEST_CASE("every reward is finite for texts that are long or deep") {
         std::string("\n"), std::string("\\"), std::string("$"), std::string("#")}) {
     INFO(unit);
     std::string text;
-    while (text.size() < (std::size_t{10} << 20) / 4) text += unit;
+    while (text.size() < (std::size_t{10} << 20) / 4) {
+      text += unit;
+    }
     check_finite(text, "1");
     check_finite("\\boxed{" + text.substr(0, 10000) + "}", text.substr(0, 10000));
   }

@@ -99,7 +99,9 @@ TEST_CASE("checking ends: circles, products of branches, many items") {
   CHECK_FALSE(JsonSchema(json::parse(R"({"not": {"$ref": "#"}})")).accepts(1));
   // Three ways at each of a hundred levels.
   json nested = 1;
-  for (int i = 0; i < 100; ++i) nested = json::array({nested});
+  for (int i = 0; i < 100; ++i) {
+    nested = json::array({nested});
+  }
   CHECK_FALSE(
       JsonSchema(
           json::parse(
@@ -107,7 +109,9 @@ TEST_CASE("checking ends: circles, products of branches, many items") {
                                                    {"items": {"$ref": "#"}, "type": "object"}]})"))
           .accepts(nested));
   json many = json::array();
-  for (int i = 0; i < 30000; ++i) many.push_back(i);
+  for (int i = 0; i < 30000; ++i) {
+    many.push_back(i);
+  }
   CHECK(JsonSchema(json::parse(R"({"uniqueItems": true})")).accepts(many));
   CHECK_FALSE(
       JsonSchema(json::parse(R"({"pattern": "^(a+)+$"})")).accepts(std::string(50000, 'a') + "b"));

@@ -211,7 +211,9 @@ TEST_CASE("adversarial answers are rejected in bounded time") {
         0.0);
   CHECK(reward({"", "\\boxed{\xff\xfe}", "1"}) == 0.0);
   std::string many;
-  for (int i = 0; i < 1000000; ++i) many += "\\boxed{";
+  for (int i = 0; i < 1000000; ++i) {
+    many += "\\boxed{";
+  }
   CHECK(reward({"", many, "1"}) == 0.0);
 }
 

@@ -136,7 +136,9 @@ TEST_CASE("lengths are held to the recipe by turn and to the model's positions i
   const auto conversation = [](std::size_t tokens) {
     return [=](bridge::Rollout& r) {  // turns of 8 sampled tokens and 4 of the environment
       set_completion(r, tokens);
-      for (std::size_t i = 0; i < tokens; ++i) r.loss_mask.push_back(i % 12 < 8 ? 1 : 0);
+      for (std::size_t i = 0; i < tokens; ++i) {
+        r.loss_mask.push_back(i % 12 < 8 ? 1 : 0);
+      }
     };
   };
   expect_taken(conversation(61));
@@ -152,11 +154,15 @@ TEST_CASE("lengths are held to the recipe by turn and to the model's positions i
   // Each branch is a sequence of its own: 8 x 12 tokens that all continue the prompt.
   expect_taken([](bridge::Rollout& r) {
     set_completion(r, 96);
-    for (int64_t begin = 12; begin < 96; begin += 12) r.branches.push_back({begin, 0});
+    for (int64_t begin = 12; begin < 96; begin += 12) {
+      r.branches.push_back({begin, 0});
+    }
   });
   expect(Reason::kTooLong, "have 75 tokens", [](bridge::Rollout& r) {
     set_completion(r, 72);
-    for (int64_t begin = 12; begin < 72; begin += 12) r.branches.push_back({begin, begin});
+    for (int64_t begin = 12; begin < 72; begin += 12) {
+      r.branches.push_back({begin, begin});
+    }
   });
 }
 

@@ -22,7 +22,9 @@ TEST_CASE(
   CHECK(worker.take_grants(12) ==
         samples_of(0, 6));  // steps 1 to 3, all under version 0, and the trainer polls nothing
   CHECK(worker.take_grants(1, std::chrono::milliseconds(300)).empty());
-  for (int64_t group = 0; group < 6; ++group) worker.send_group(group, 0, 0.0, 1.0);
+  for (int64_t group = 0; group < 6; ++group) {
+    worker.send_group(group, 0, 0.0, 1.0);
+  }
   REQUIRE(worker.drain());  // journalled while the trainer is away
   const auto first = intake.poll(1, kPatience);
   REQUIRE(first.has_value());
@@ -48,7 +50,9 @@ TEST_CASE(
     publish(intake, 1, version);
     const std::size_t granted = version == 0 ? 24 : version == 1 ? 8 : 0;
     for (const Sample& s : worker.take_grants(granted)) {
-      if (s.first < 12) worker.send(s, version, s.second);
+      if (s.first < 12) {
+        worker.send(s, version, s.second);
+      }
     }
     REQUIRE(intake.poll(version + 1, kPatience).has_value());
   }
@@ -70,7 +74,9 @@ TEST_CASE(
   REQUIRE(step.has_value());
   CHECK(step->size() == 8);
   CHECK(samples_in(*step) == samples_of(12, 16));
-  for (const auto& r : *step) CHECK(r.versions.front().version >= 1);
+  for (const auto& r : *step) {
+    CHECK(r.versions.front().version >= 1);
+  }
 }
 
 TEST_CASE("a sample that failed is made again alone", "[intake]") {

@@ -17,7 +17,9 @@ int64_t version_of(const bridge::Rollout& r) { return r.versions.at(0).version; 
 
 std::vector<int64_t> versions_of(const std::vector<bridge::Rollout>& rollouts) {
   std::vector<int64_t> versions;
-  for (const auto& r : rollouts) versions.push_back(version_of(r));
+  for (const auto& r : rollouts) {
+    versions.push_back(version_of(r));
+  }
   std::sort(versions.begin(), versions.end());
   return versions;
 }
@@ -31,7 +33,9 @@ bool verified_between(const std::vector<std::string>& log, const std::string& lo
 
 std::string text_of(const std::vector<std::string>& log) {
   std::string text;
-  for (const auto& event : log) text += event + ", ";
+  for (const auto& event : log) {
+    text += event + ", ";
+  }
   return text;
 }
 

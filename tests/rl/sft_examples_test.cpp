@@ -193,7 +193,9 @@ TEST_CASE("an index of lines finds the lines that are not blank, whatever their 
   for (int64_t number = 1; number <= 300; ++number) {
     const std::size_t length = random() % 3 == 0 ? 0 : random() % 20000;
     std::string line(length, static_cast<char>('a' + random() % 26));
-    if (length == 0 && random() % 2 == 0) line = " \t\r";
+    if (length == 0 && random() % 2 == 0) {
+      line = " \t\r";
+    }
     if (length > 0) {
       line.insert(0, random() % 3, ' ');
       lines.push_back(line);
@@ -259,10 +261,14 @@ TEST_CASE("steps get each document once a pass, from any step on, and stop at th
   const auto steps = steps_from(0, 6);
   std::map<Ids, int> seen;
   for (const auto& step : steps) {
-    for (const Ids& ids : step) ++seen[ids];
+    for (const Ids& ids : step) {
+      ++seen[ids];
+    }
   }
   CHECK(seen.size() == 7);
-  for (const auto& [ids, times] : seen) CHECK(times == 2);
+  for (const auto& [ids, times] : seen) {
+    CHECK(times == 2);
+  }
   CHECK(steps[3].size() == 3);
   CHECK(steps[4].size() == 2);  // 14 documents in steps of 3
   CHECK(steps[5].empty());

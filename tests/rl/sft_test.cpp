@@ -78,7 +78,9 @@ void train(const rl::Config& config, const fs::path& run_dir, int64_t steps,
 std::vector<nlohmann::json> metrics_of(const fs::path& run_dir) {
   std::vector<nlohmann::json> steps;
   std::ifstream file(run_dir / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) steps.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(file, line);) {
+    steps.push_back(nlohmann::json::parse(line));
+  }
   return steps;
 }
 
@@ -104,7 +106,9 @@ TEST_CASE("a run of several passes goes on inside a pass as if it had not been s
   REQUIRE(expected.size() == 9);
   CHECK(expected[8].at("sft/documents") == 1);
   double documents = 0;
-  for (const auto& step : expected) documents += step.at("sft/documents").get<double>();
+  for (const auto& step : expected) {
+    documents += step.at("sft/documents").get<double>();
+  }
   CHECK(documents == 33);
   for (const int64_t stop : {1, 4, 8}) {
     const test::TemporaryDirectory stopped;

@@ -42,7 +42,9 @@ class LateWorker {
           return options;
         }()),
         thread_([this](const std::stop_token& stop) {
-          while (!stop.stop_requested()) round();
+          while (!stop.stop_requested()) {
+            round();
+          }
         }) {}
   ~LateWorker() {
     thread_.request_stop();
@@ -52,8 +54,9 @@ class LateWorker {
  private:
   void round() {
     if (const auto event = endpoint_.poll(milliseconds(2))) {
-      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event))
+      if (const auto* ready = std::get_if<bridge::WeightsReady>(&*event)) {
         waiting_ = ready->snapshot;
+      }
       if (const auto* granted = std::get_if<bridge::Granted>(&*event)) {
         work_.insert(work_.end(), granted->groups.begin(), granted->groups.end());
       }
@@ -64,7 +67,9 @@ class LateWorker {
       (void)endpoint_.commit_weights(version_, root_hash_of(named(*waiting_)));
       waiting_.reset();
     }
-    if (work_.empty()) return;
+    if (work_.empty()) {
+      return;
+    }
     const bridge::GrantedGroup group = work_.front();
     work_.pop_front();
     for (const int32_t sample : group.sample_indices) {
@@ -73,8 +78,9 @@ class LateWorker {
       r.rollout_id =
           id_ + "/" + std::to_string(sent_) + "/" + r.rollout_id + "/" + std::to_string(version_);
       r.versions = {{version_, 0, length}};
-      if (length > 1 && last_ >= 0 && last_ != version_ && rng_() % 2 == 0)
+      if (length > 1 && last_ >= 0 && last_ != version_ && rng_() % 2 == 0) {
         r.versions = {{last_, 0, 1}, {version_, 1, length}};
+      }
       r.trainer_term = -1;
       r.attempt = group.attempt;
       r.rewards = {{"reward", static_cast<double>(sample)}};
@@ -139,6 +145,8 @@ TEST_CASE(
     CHECK(c.bridge->accepted == static_cast<uint64_t>(c.accepted));
     CHECK(c.bridge->queued_bytes == 0);
     CHECK(rollout_records(dir.path() / "journal" / "journal.bin") == c.bridge->accepted);
-    if (max_staleness > 0) CHECK(oldest > 0);
+    if (max_staleness > 0) {
+      CHECK(oldest > 0);
+    }
   }
 }

@@ -23,7 +23,9 @@ TEST_CASE("a wait is said after five seconds and then every minute") {
   WaitNotice::TimePoint now{};
   std::vector<int64_t> said;
   for (int64_t ms = 0; ms <= 130'000; ms += 100) {
-    if (notice.is_due(now + milliseconds(ms))) said.push_back(ms);
+    if (notice.is_due(now + milliseconds(ms))) {
+      said.push_back(ms);
+    }
   }
   CHECK(said == std::vector<int64_t>{5000, 65000, 125000});
   notice.reset();

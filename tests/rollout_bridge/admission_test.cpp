@@ -17,9 +17,10 @@ class SmallVocabulary final : public AdmissionPolicy {
  public:
   Status admit(const Rollout& rollout) override {
     for (const int64_t id : rollout.completion_ids) {
-      if (id >= 100)
+      if (id >= 100) {
         return Error{Reason::kVocabulary,
                      "rollout '" + rollout.rollout_id + "': id " + std::to_string(id)};
+      }
     }
     return Success{};
   }
@@ -43,14 +44,18 @@ Rollout with_id(int64_t id, int64_t group, int32_t sample, int32_t size, uint32_
 std::size_t credited(DirectTrainer& trainer, const std::string& worker) {
   std::size_t samples = 0;
   for (const auto& credit : trainer.bodies<CreditBody>(worker, MessageType::kCredit)) {
-    for (const auto& group : credit.groups) samples += group.sample_indices.size();
+    for (const auto& group : credit.groups) {
+      samples += group.sample_indices.size();
+    }
   }
   return samples;
 }
 
 bool says(TrainerState& state, const std::string& text) {
   for (const BridgeEvent& event : state.drain_events()) {
-    if (event.text.find(text) != std::string::npos) return true;
+    if (event.text.find(text) != std::string::npos) {
+      return true;
+    }
   }
   return false;
 }

@@ -203,7 +203,9 @@ TEST_CASE("a worker whose bodies cannot be read is told to leave after 16 of the
           "[bad-workers]") {
   StartedTrainer trainer({{"bad", 64}});
   trainer.state().grant(groups(0, 16, 4, 0));
-  for (int i = 0; i < 15; ++i) trainer.say("bad", nameless("r"));
+  for (int i = 0; i < 15; ++i) {
+    trainer.say("bad", nameless("r"));
+  }
   CHECK(trainer.state_of("bad") == "ready");
   trainer.say("bad", nameless("r"));
   CHECK(trainer.state_of("bad").empty());
@@ -249,14 +251,18 @@ TEST_CASE("samples of unreadable bodies go to an idle worker that keeps the rule
   std::size_t bad_was_granted = 0;
   Samples work;
   for (int round = 0; round < 200 && trainer.state().counters().accepted < 32; ++round) {
-    if (const Samples mine = trainer.take_credits("good"); !mine.empty()) work = mine;
+    if (const Samples mine = trainer.take_credits("good"); !mine.empty()) {
+      work = mine;
+    }
     for (const auto& [group, sample] : std::exchange(work, {})) {
       trainer.say("good", encode_rollout(rollout_under(0, group, sample, 4)));
       work.merge(trainer.take_credits("good"));
     }
     const Samples wrong = trainer.take_credits("bad");
     bad_was_granted += wrong.size();
-    for (std::size_t i = 0; i < wrong.size(); ++i) trainer.say("bad", nameless("r"));
+    for (std::size_t i = 0; i < wrong.size(); ++i) {
+      trainer.say("bad", nameless("r"));
+    }
   }
   CHECK(trainer.state().counters().accepted == 32);
   CHECK(bad_was_granted <= 16 + 16);

@@ -22,7 +22,9 @@ Rollout forked(int64_t length, std::vector<Branch> branches) {
 std::vector<int64_t> tokens_of(const BranchPath& path) {
   std::vector<int64_t> out;
   for (const TokenRange& range : path.ranges) {
-    for (int64_t t = range.begin; t < range.end; ++t) out.push_back(t);
+    for (int64_t t = range.begin; t < range.end; ++t) {
+      out.push_back(t);
+    }
   }
   return out;
 }
@@ -63,7 +65,9 @@ TEST_CASE("random forks agree with a walk from token to token", "[branches]") {
     const int64_t length = 2 + rng() % 40;
     std::vector<Branch> branches;
     for (int64_t begin = 1; begin < length; ++begin) {
-      if (rng() % 4 == 0) branches.push_back({begin, static_cast<int64_t>(rng() % (begin + 1))});
+      if (rng() % 4 == 0) {
+        branches.push_back({begin, static_cast<int64_t>(rng() % (begin + 1))});
+      }
     }
     const Rollout r = forked(length, branches);
     const auto paths = branch_paths(r);
@@ -73,7 +77,9 @@ TEST_CASE("random forks agree with a walk from token to token", "[branches]") {
       CHECK(path.own().begin == covered);
       covered = path.own().end;
       REQUIRE(tokens_of(path) == walk_back(r, path.own().end - 1));
-      for (const TokenRange& range : path.ranges) CHECK(range.end > range.begin);
+      for (const TokenRange& range : path.ranges) {
+        CHECK(range.end > range.begin);
+      }
     }
     CHECK(covered == length);
   }

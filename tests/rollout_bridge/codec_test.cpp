@@ -17,7 +17,9 @@ using test::make_rollout;
 
 std::vector<Rollout> many(uint32_t seed, int count) {
   std::vector<Rollout> out;
-  for (int i = 0; i < count; ++i) out.push_back(make_rollout(i, i % 3, 3, seed + i));
+  for (int i = 0; i < count; ++i) {
+    out.push_back(make_rollout(i, i % 3, 3, seed + i));
+  }
   return out;
 }
 
@@ -32,14 +34,18 @@ Frames frames_of(const Payload& payload) {
   Frames out;
   const auto head = std::as_bytes(std::span(header));
   out.bytes.emplace_back(head.begin(), head.end());
-  for (const Buffer& b : payload.buffers) out.bytes.emplace_back(b.bytes.begin(), b.bytes.end());
+  for (const Buffer& b : payload.buffers) {
+    out.bytes.emplace_back(b.bytes.begin(), b.bytes.end());
+  }
   return out;
 }
 
 Result<Rollout> decode(const Frames& frames, const Limits& limits = {}) {
   const auto spans = frames.spans();
   auto message = parse_message(spans, limits);
-  if (!message) return message.error();
+  if (!message) {
+    return message.error();
+  }
   return decode_rollout(message.value(), limits);
 }
 
@@ -151,7 +157,9 @@ TEST_CASE("every truncation and 10000 random mutations of a batch are refused", 
     for (int n = static_cast<int>(rng() % 4); n >= 0; --n) {
       bytes[rng() % bytes.size()] ^= static_cast<uint8_t>(1 + rng() % 255);
     }
-    if (bytes != good) REQUIRE_FALSE(decode_rollouts(bytes).ok());
+    if (bytes != good) {
+      REQUIRE_FALSE(decode_rollouts(bytes).ok());
+    }
   }
 }
 
@@ -176,7 +184,9 @@ TEST_CASE("10000 random mutations of frames never crash the parser", "[codec]") 
                             static_cast<long>(rng() % damaged.bytes.size()));
         break;
       default:
-        if (!frame.empty()) frame[rng() % frame.size()] = static_cast<std::byte>(rng());
+        if (!frame.empty()) {
+          frame[rng() % frame.size()] = static_cast<std::byte>(rng());
+        }
     }
     const auto back = decode(damaged);
     if (back.ok()) {
@@ -198,7 +208,9 @@ TEST_CASE("a five-byte header cannot ask for memory", "[codec]") {
     const auto parsed = parse_message(frames, {});
     REQUIRE_FALSE(parsed.ok());
     // Containers are what msgpack allocates ahead; strings must first be there.
-    if (bomb[0] >= 0xdd) CHECK(parsed.error().reason == Reason::kLimit);
+    if (bomb[0] >= 0xdd) {
+      CHECK(parsed.error().reason == Reason::kLimit);
+    }
     CHECK_FALSE(decode_manifest(frames[0]).ok());
   }
   const std::vector<unsigned char> deep(1000, 0x91);  // nested arrays
@@ -262,9 +274,13 @@ TEST_CASE("manifests round-trip and survive mutation", "[codec]") {
   for (int round = 0; round < 10000; ++round) {
     std::vector<uint8_t> bytes = good;
     bytes[rng() % bytes.size()] = static_cast<uint8_t>(rng());
-    if (rng() % 3 == 0) bytes.resize(rng() % (bytes.size() + 1));
+    if (rng() % 3 == 0) {
+      bytes.resize(rng() % (bytes.size() + 1));
+    }
     const auto damaged = decode_manifest(std::as_bytes(std::span(bytes)));
-    if (damaged.ok()) REQUIRE(damaged.value().root_hash == m.root_hash);
+    if (damaged.ok()) {
+      REQUIRE(damaged.value().root_hash == m.root_hash);
+    }
   }
 }
 
@@ -272,7 +288,9 @@ TEST_CASE("a batch is packed under the limits that it is given", "[codec]") {
   Limits wide;
   wide.max_header_bytes = 256 * 1024;
   Rollout r = make_rollout(1, 0, 2, 1);
-  for (char c = 'a'; c < 'u'; ++c) r.rewards.emplace_back(std::string(4096, c), 1.0);
+  for (char c = 'a'; c < 'u'; ++c) {
+    r.rewards.emplace_back(std::string(4096, c), 1.0);
+  }
   const std::vector<Rollout> batch{r};
   const auto back = decode_rollouts(encode_rollouts(batch, wide), wide);
   REQUIRE(back.ok());

@@ -23,7 +23,9 @@ class CommitSpoiler {
         front_(bind_router(context_, "tcp://127.0.0.1:*", limits())),
         address_(bound_address(front_)) {
     thread_ = std::jthread([this](const std::stop_token& stop) {
-      while (!stop.stop_requested()) pass();
+      while (!stop.stop_requested()) {
+        pass();
+      }
     });
   }
   const std::string& address() const { return address_; }
@@ -49,7 +51,9 @@ class CommitSpoiler {
       spoil(frames.front());
       give(*back_, frames);
     }
-    if (!back_) return;
+    if (!back_) {
+      return;
+    }
     for (Frames frames = take(*back_); !frames.empty(); frames = take(*back_)) {
       frames.emplace(frames.begin(), identity_);
       give(front_, frames);
@@ -60,8 +64,9 @@ class CommitSpoiler {
     Frames frames;
     for (bool more = true; more;) {
       zmq::message_t frame;
-      if (!socket.recv(frame, frames.empty() ? zmq::recv_flags::dontwait : zmq::recv_flags::none))
+      if (!socket.recv(frame, frames.empty() ? zmq::recv_flags::dontwait : zmq::recv_flags::none)) {
         break;
+      }
       more = frame.more();
       frames.push_back(std::move(frame));
     }
@@ -73,11 +78,14 @@ class CommitSpoiler {
     try {
       for (std::size_t i = 0; i < frames.size(); ++i) {
         const bool last = i + 1 == frames.size();
-        if (!socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore))
+        if (!socket.send(frames[i], last ? zmq::send_flags::none : zmq::send_flags::sndmore)) {
           return;
+        }
       }
     } catch (const zmq::error_t& error) {
-      if (error.num() != EHOSTUNREACH) throw;
+      if (error.num() != EHOSTUNREACH) {
+        throw;
+      }
     }
   }
 
@@ -86,8 +94,9 @@ class CommitSpoiler {
     const std::string name = "root_hash";
     const std::string text = head.to_string();
     const std::size_t at = text.find(name);
-    if (left_ == 0 || text.find("COMMITTED") == std::string::npos || at == std::string::npos)
+    if (left_ == 0 || text.find("COMMITTED") == std::string::npos || at == std::string::npos) {
       return;
+    }
     char& digit = head.data<char>()[at + name.size() + 2];
     digit = digit == '0' ? '1' : '0';
     --left_;

@@ -17,7 +17,9 @@ using Bytes = std::vector<std::byte>;
 
 Bytes random_bytes(std::mt19937& rng, std::size_t count) {
   Bytes out(count);
-  for (std::byte& b : out) b = static_cast<std::byte>(rng());
+  for (std::byte& b : out) {
+    b = static_cast<std::byte>(rng());
+  }
   return out;
 }
 
@@ -26,8 +28,9 @@ Bytes changed_copy(std::mt19937& rng, const Bytes& base, std::size_t element, do
   std::uniform_real_distribution<double> uniform;
   Bytes next = base;
   for (std::size_t i = 0; i + element <= next.size(); i += element) {
-    if (uniform(rng) < density)
+    if (uniform(rng) < density) {
       next[i + rng() % element] ^= static_cast<std::byte>(1 + rng() % 255);
+    }
   }
   return next;
 }
@@ -47,7 +50,9 @@ TEST_CASE("applied changes make the new bytes, at any dtype, size and density", 
         const Bytes base = random_bytes(rng, element * elements);
         const Bytes next = changed_copy(rng, base, element, density);
         const auto delta = encode_overwrite(base, next, element);
-        if (!delta) continue;
+        if (!delta) {
+          continue;
+        }
         CAPTURE(element, elements, density, delta->changed);
         REQUIRE((delta->changed == 0) == (base == next));
         if (delta->changed == 0) {
@@ -83,7 +88,9 @@ TEST_CASE("NaN payloads and signs of zero are changes and survive", "[delta]") {
 TEST_CASE("gaps of every width come back", "[delta]") {
   for (const std::size_t gap : {0, 255, 256, 65535, 65536, 300000}) {
     std::vector<uint16_t> base(700000, 1), next = base;
-    for (const std::size_t at : {std::size_t{0}, gap + 1, 2 * gap + 2}) next[at] = 2;
+    for (const std::size_t at : {std::size_t{0}, gap + 1, 2 * gap + 2}) {
+      next[at] = 2;
+    }
     const auto delta = encode_overwrite(bytes_of(base), bytes_of(next), 2);
     REQUIRE(delta.has_value());
     CHECK(delta->changed == 3);
@@ -119,7 +126,9 @@ TEST_CASE("a changed bf16 element costs at most 3.5 bytes", "[delta]") {
   for (const double density : {0.001, 0.01, 0.03, 0.1}) {
     std::vector<uint16_t> next = base;
     for (uint16_t& w : next) {
-      if (uniform(rng) < density) w = static_cast<uint16_t>(w + 1);
+      if (uniform(rng) < density) {
+        w = static_cast<uint16_t>(w + 1);
+      }
     }
     const auto delta = encode_overwrite(bytes_of(base), bytes_of(next), 2);
     REQUIRE(delta.has_value());
@@ -143,10 +152,18 @@ TEST_CASE("damaged payloads are refused and leave the tensor alone", "[delta]") 
     for (int hits = 1 + static_cast<int>(rng() % 3); hits > 0; --hits) {
       payload[rng() % payload.size()] ^= static_cast<std::byte>(1 + rng() % 255);
     }
-    if (rng() % 4 == 0) payload.resize(rng() % payload.size(), std::byte{7});
-    if (rng() % 4 == 0) payload.resize(payload.size() + rng() % 20, std::byte{7});
-    if (rng() % 4 == 0) changed = rng() % 5 == 0 ? rng() : changed + rng() % 3 - 1;
-    if (rng() % 8 == 0) element = std::size_t{1} << (rng() % 4);
+    if (rng() % 4 == 0) {
+      payload.resize(rng() % payload.size(), std::byte{7});
+    }
+    if (rng() % 4 == 0) {
+      payload.resize(payload.size() + rng() % 20, std::byte{7});
+    }
+    if (rng() % 4 == 0) {
+      changed = rng() % 5 == 0 ? rng() : changed + rng() % 3 - 1;
+    }
+    if (rng() % 8 == 0) {
+      element = std::size_t{1} << (rng() % 4);
+    }
     Bytes guarded(64, std::byte{0xA5});  // a fence on both sides
     guarded.insert(guarded.end(), base.begin(), base.end());
     guarded.resize(guarded.size() + 64, std::byte{0xA5});
@@ -196,7 +213,9 @@ TEST_CASE("changes made beside the base are those made in place, and hashed", "[
         Bytes next = changed_copy(rng, base, element, density);
         next.back() ^= std::byte{1};
         const auto delta = encode_overwrite(base, next, element);
-        if (!delta) continue;  // dense is shorter
+        if (!delta) {
+          continue;  // dense is shorter
+        }
         Bytes target(base.size(), std::byte{0xA5});
         Hash128 hash;
         CAPTURE(element, elements, density);

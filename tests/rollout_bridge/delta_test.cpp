@@ -20,12 +20,18 @@ constexpr std::size_t kElements = 50000;
 std::vector<NamedBuffer> sparse_tensors(int64_t version) {
   std::mt19937 rng(1);
   std::vector<uint16_t> sparse(kElements);
-  for (uint16_t& w : sparse) w = static_cast<uint16_t>(rng());
+  for (uint16_t& w : sparse) {
+    w = static_cast<uint16_t>(rng());
+  }
   for (int64_t v = 1; v <= version; ++v) {  // one in a hundred anew each version
-    for (std::size_t i = 0; i < kElements / 100; ++i) ++sparse[rng() % kElements];
+    for (std::size_t i = 0; i < kElements / 100; ++i) {
+      ++sparse[rng() % kElements];
+    }
   }
   std::vector<float> all(2000);
-  for (float& w : all) w = static_cast<float>(rng()) + static_cast<float>(version);
+  for (float& w : all) {
+    w = static_cast<float>(rng()) + static_cast<float>(version);
+  }
   const auto count = static_cast<int64_t>(kElements);
   return {{"sparse", "BF16", {count / 100, 100}, Buffer::own(sparse)},
           {"still", "F64", {300}, Buffer::own(std::vector<double>(300, -0.0))},
@@ -48,7 +54,9 @@ TEST_CASE("each tensor goes the shortest way and the root is of the new bytes", 
   CHECK(delta->manifest.root_hash == next->manifest.root_hash);
   CHECK(dense_manifest(delta->manifest) == next->manifest);
   std::vector<std::string> encodings;
-  for (const TensorEntry& t : delta->manifest.tensors) encodings.push_back(t.encoding);
+  for (const TensorEntry& t : delta->manifest.tensors) {
+    encodings.push_back(t.encoding);
+  }
   CHECK(encodings == std::vector<std::string>{"overwrite", "same", "same", "dense", "dense"});
   const auto packed = encode_manifest(delta->manifest);
   const auto back = decode_manifest(std::as_bytes(std::span(packed)));
@@ -142,7 +150,9 @@ bool pull_mutated(WeightReceiver& receiver, const WeightSnapshot& source) {
       for (std::size_t i = 0; i < bytes.size() && c.offset + i < from.bytes.size(); ++i) {
         bytes[i] = from.bytes[c.offset + i];
       }
-      if (!receiver.accept(c, bytes).ok()) return false;
+      if (!receiver.accept(c, bytes).ok()) {
+        return false;
+      }
     }
   }
   return true;
@@ -158,10 +168,14 @@ TEST_CASE("a mutated manifest of changes is refused or ends in the right bytes",
     std::vector<uint8_t> bytes = good;
     bytes[rng() % bytes.size()] = static_cast<uint8_t>(rng());
     auto manifest = decode_manifest(std::as_bytes(std::span(bytes)));
-    if (!manifest) continue;
+    if (!manifest) {
+      continue;
+    }
     const std::string root = manifest.value().root_hash;
     WeightReceiver receiver(std::move(manifest).value(), {}, base);
-    if (!pull_mutated(receiver, *next)) continue;
+    if (!pull_mutated(receiver, *next)) {
+      continue;
+    }
     ++pulled;
     REQUIRE(root_hash_of(named(*receiver.take())) == root);
   }
@@ -197,8 +211,12 @@ TEST_CASE("a worker at the base takes the changes, a late one the whole", "[delt
     before += served.back();
   }
   const uint64_t whole = total_bytes(sparse_version(0)->manifest);
-  for (const std::size_t anchor : {0, 4}) CHECK(served[anchor] == whole);
-  for (const std::size_t small : {1, 2, 3, 5}) CHECK(served[small] < whole / 8);
+  for (const std::size_t anchor : {0, 4}) {
+    CHECK(served[anchor] == whole);
+  }
+  for (const std::size_t small : {1, 2, 3, 5}) {
+    CHECK(served[small] < whole / 8);
+  }
   CHECK(trainer.counters().delta_staged == 4);
   CHECK(a.installed() == std::vector<int64_t>{0, 1, 2, 3, 4, 5});
   TestWorker late(trainer.rollout_address(), "late");

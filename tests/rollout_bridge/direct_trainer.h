@@ -42,7 +42,9 @@ class DirectTrainer {
   void say_as(const std::string& routing_id, const Header& header, const Payload& payload) {
     const std::string packed = pack_header(header, payload);
     std::vector<Frame> frames = {std::as_bytes(std::span(packed))};
-    for (const Buffer& buffer : payload.buffers) frames.push_back(buffer.bytes);
+    for (const Buffer& buffer : payload.buffers) {
+      frames.push_back(buffer.bytes);
+    }
     state_.on_message(routing_id, "", parse_message(frames, {}), now_);
   }
   void heartbeat(const std::string& worker, const std::string& word, int64_t age_ms = 0,
@@ -78,11 +80,17 @@ class DirectTrainer {
   std::vector<Body> bodies(const std::string& worker, MessageType type) {
     std::vector<Body> out;
     const auto session = state_.sessions().find(worker + "/1");
-    if (session == state_.sessions().end()) return out;
+    if (session == state_.sessions().end()) {
+      return out;
+    }
     for (const Outgoing& message : session->second.outbox) {
-      if (message.payload.type != type) continue;
+      if (message.payload.type != type) {
+        continue;
+      }
       std::vector<Frame> frames = {std::as_bytes(std::span(message.header))};
-      for (const Buffer& buffer : message.payload.buffers) frames.push_back(buffer.bytes);
+      for (const Buffer& buffer : message.payload.buffers) {
+        frames.push_back(buffer.bytes);
+      }
       out.push_back(parse_message(frames, {}).value().template body<Body>().value());
     }
     session->second.outbox.clear();
@@ -93,14 +101,18 @@ class DirectTrainer {
     std::set<std::pair<int64_t, int32_t>> samples;
     for (const CreditBody& credit : bodies<CreditBody>(worker, MessageType::kCredit)) {
       for (const GrantBody& group : credit.groups) {
-        for (const int32_t sample : group.sample_indices) samples.insert({group.group_id, sample});
+        for (const int32_t sample : group.sample_indices) {
+          samples.insert({group.group_id, sample});
+        }
       }
     }
     return samples;
   }
   int64_t in_flight(const std::string& worker) {
     for (const WorkerStatus& status : state_.workers()) {
-      if (status.worker_id == worker) return status.in_flight_samples;
+      if (status.worker_id == worker) {
+        return status.in_flight_samples;
+      }
     }
     return 0;
   }
@@ -108,14 +120,18 @@ class DirectTrainer {
   std::size_t events_with(const std::string& words) {
     std::size_t count = 0;
     for (const BridgeEvent& event : state_.drain_events()) {
-      if (event.text.find(words) != std::string::npos) ++count;
+      if (event.text.find(words) != std::string::npos) {
+        ++count;
+      }
     }
     return count;
   }
   // "" for one that has no session.
   std::string state_of(const std::string& worker) {
     for (const WorkerStatus& status : state_.workers()) {
-      if (status.worker_id == worker) return status.state;
+      if (status.worker_id == worker) {
+        return status.state;
+      }
     }
     return "";
   }

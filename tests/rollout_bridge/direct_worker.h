@@ -71,7 +71,9 @@ class DirectWorker {
     std::vector<std::pair<int64_t, int32_t>> samples;
     while (const auto event = state_.poll()) {
       const auto* granted = std::get_if<Granted>(&*event);
-      if (granted == nullptr) continue;
+      if (granted == nullptr) {
+        continue;
+      }
       for (const GrantedGroup& group : granted->groups) {
         for (const int32_t sample : group.sample_indices) {
           samples.emplace_back(group.group_id, sample);

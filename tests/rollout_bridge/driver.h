@@ -43,7 +43,9 @@ inline WorkerOptions worker_options(const std::string& address, const std::strin
 inline std::vector<GroupGrant> groups(int64_t first, int64_t count, int32_t size,
                                       int64_t min_version) {
   std::vector<GroupGrant> out;
-  for (int64_t g = first; g < first + count; ++g) out.push_back({g, size, min_version});
+  for (int64_t g = first; g < first + count; ++g) {
+    out.push_back({g, size, min_version});
+  }
   return out;
 }
 
@@ -65,8 +67,12 @@ inline std::vector<Rollout> collect(TrainerEndpoint& trainer, std::size_t count)
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (out.size() < count && std::chrono::steady_clock::now() < until) {
     auto rollout = trainer.pop(std::chrono::milliseconds(200));
-    if (!rollout) continue;
-    if (!seen.insert({rollout->group_id, rollout->sample_index}).second) break;
+    if (!rollout) {
+      continue;
+    }
+    if (!seen.insert({rollout->group_id, rollout->sample_index}).second) {
+      break;
+    }
     out.push_back(std::move(*rollout));
   }
   return out;
@@ -97,14 +103,20 @@ class TestWorker {
   TestWorker(WorkerOptions options, Habit habit)
       : habit_(habit), endpoint_(std::move(options)), thread_([this](const std::stop_token& stop) {
           while (!stop.stop_requested()) {
-            if (auto event = endpoint_.poll(std::chrono::milliseconds(20))) handle(*event);
-            if (!queue_.has_made()) sample_queued();
+            if (auto event = endpoint_.poll(std::chrono::milliseconds(20))) {
+              handle(*event);
+            }
+            if (!queue_.has_made()) {
+              sample_queued();
+            }
             queue_.deliver(endpoint_);
           }
         }) {}
   ~TestWorker() {
     thread_.request_stop();
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
   }
 
   int delivered() const { return sent_; }
@@ -127,9 +139,15 @@ class TestWorker {
 
  private:
   void handle(const WorkerEvent& event) {
-    if (const auto* granted = std::get_if<Granted>(&event)) queue_.on_granted(*granted);
-    if (const auto* ready = std::get_if<WeightsReady>(&event)) install(*ready->snapshot);
-    if (std::holds_alternative<Ended>(event)) ended_ = true;
+    if (const auto* granted = std::get_if<Granted>(&event)) {
+      queue_.on_granted(*granted);
+    }
+    if (const auto* ready = std::get_if<WeightsReady>(&event)) {
+      install(*ready->snapshot);
+    }
+    if (std::holds_alternative<Ended>(event)) {
+      ended_ = true;
+    }
     if (std::holds_alternative<Connected>(event)) {
       queue_.on_connected();
       ++connections_;
@@ -138,7 +156,9 @@ class TestWorker {
 
   void install(const WeightSnapshot& snapshot) {
     std::string root = root_hash_of(named(snapshot));
-    if (habit_.wrong_roots-- > 0) root.assign(32, '0');
+    if (habit_.wrong_roots-- > 0) {
+      root.assign(32, '0');
+    }
     version_ = snapshot.manifest.version;
     trainer_term_ = snapshot.manifest.trainer_term;
     {
@@ -150,18 +170,24 @@ class TestWorker {
 
   void sample_queued() {
     for (const GrantedSample& sample : queue_.start(queue_.queued())) {
-      if (sent_ >= habit_.max_rollouts) return;
+      if (sent_ >= habit_.max_rollouts) {
+        return;
+      }
       Rollout r = make_rollout(sample.group_id, sample.sample_index, sample.group_size);
       r.attempt = sample.attempt;
       r.rollout_id.append("-").append(std::to_string(sample.attempt));
-      if (habit_.tokens > 0) lengthen(r, habit_.tokens);
+      if (habit_.tokens > 0) {
+        lengthen(r, habit_.tokens);
+      }
       r.versions = {{version_, 0, static_cast<int64_t>(r.completion_ids.size())}};
       r.trainer_term = trainer_term_;
       if (habit_.failures > 0) {
         --habit_.failures;
         r.finish_reason = FinishReason::kError;
       }
-      for (int i = 1; i < habit_.repeat; ++i) (void)endpoint_.send_rollout(r, kPatience);
+      for (int i = 1; i < habit_.repeat; ++i) {
+        (void)endpoint_.send_rollout(r, kPatience);
+      }
       queue_.finish(std::move(r));
       ++sent_;
     }

@@ -27,7 +27,9 @@ TEST_CASE("two workers take weights, sample and end", "[endpoint]") {
   trainer.publish(make_snapshot("run", 1, 1, make_tensors(1)));
   REQUIRE(trainer.wait_for_commit(1, 2, kPatience));
   trainer.grant(groups(20, 10, 4, 1));
-  for (const Rollout& r : collect(trainer, 40)) CHECK(r.versions.front().version == 1);
+  for (const Rollout& r : collect(trainer, 40)) {
+    CHECK(r.versions.front().version == 1);
+  }
   CHECK_FALSE(trainer.pop(std::chrono::milliseconds(50)).has_value());
   const BridgeCounters counters = trainer.counters();
   CHECK(counters.accepted == 120);
@@ -66,7 +68,9 @@ TEST_CASE("a worker that dies is replaced and every sample comes once", "[endpoi
 TEST_CASE("a late joiner gets the newest weights only", "[endpoint]") {
   const TempDir dir;
   TrainerEndpoint trainer(trainer_options(dir));
-  for (int64_t v = 0; v < 5; ++v) trainer.publish(make_snapshot("run", 1, v, make_tensors(v)));
+  for (int64_t v = 0; v < 5; ++v) {
+    trainer.publish(make_snapshot("run", 1, v, make_tensors(v)));
+  }
   TestWorker late(trainer.rollout_address(), "late");
   REQUIRE(trainer.wait_for_commit(4, 1, kPatience));
   CHECK(late.installed() == std::vector<int64_t>{4});
@@ -131,7 +135,9 @@ TEST_CASE("failed samples are asked for again", "[endpoint]") {
   trainer.grant(groups(0, 4, 4, 0));
   const auto got = collect(trainer, 16);
   REQUIRE(got.size() == 16);
-  for (const Rollout& r : got) CHECK(r.finish_reason != FinishReason::kError);
+  for (const Rollout& r : got) {
+    CHECK(r.finish_reason != FinishReason::kError);
+  }
   CHECK(trainer.counters().requeued == 3);
 }
 
@@ -164,7 +170,9 @@ TEST_CASE("noise on the sockets is counted and answered, and work goes on", "[en
   std::mt19937 rng(4);
   for (int i = 0; i < 200; ++i) {
     std::string junk(rng() % 64, '\0');
-    for (char& c : junk) c = static_cast<char>(rng());
+    for (char& c : junk) {
+      c = static_cast<char>(rng());
+    }
     noise.send(zmq::buffer(junk), zmq::send_flags::none);
     bulk.send(zmq::buffer(junk), zmq::send_flags::none);
   }
@@ -180,7 +188,9 @@ TEST_CASE("noise on the sockets is counted and answered, and work goes on", "[en
   trainer.grant(groups(0, 3, 2, 0));
   CHECK(collect(trainer, 6).size() == 6);
   uint64_t rejected = 0;
-  for (const uint64_t n : trainer.counters().rejected) rejected += n;
+  for (const uint64_t n : trainer.counters().rejected) {
+    rejected += n;
+  }
   CHECK(rejected == 200);
 }
 
@@ -260,7 +270,9 @@ TEST_CASE("another run and an old incarnation are refused for good", "[endpoint]
     for (const auto until = std::chrono::steady_clock::now() + kPatience;
          std::chrono::steady_clock::now() < until;) {
       const auto event = worker.poll(std::chrono::milliseconds(100));
-      if (event && std::holds_alternative<Failed>(*event)) return std::get<Failed>(*event).reason;
+      if (event && std::holds_alternative<Failed>(*event)) {
+        return std::get<Failed>(*event).reason;
+      }
     }
     return "";
   };

@@ -97,7 +97,9 @@ class Crowd {
     std::deque<Outgoing> messages = std::exchange(session.outbox, {});
     for (const Outgoing& out : messages) {
       std::vector<Frame> frames = {std::as_bytes(std::span(out.header))};
-      for (const Buffer& buffer : out.payload.buffers) frames.push_back(buffer.bytes);
+      for (const Buffer& buffer : out.payload.buffers) {
+        frames.push_back(buffer.bytes);
+      }
       const auto message = parse_message(frames, {}).value();
       if (out.payload.type == MessageType::kWelcome) {
         worker.window = message.body<WelcomeBody>().value().window_bytes;
@@ -121,9 +123,13 @@ class Crowd {
   }
   // True when the worker may send its next rollout, which is then on its way.
   bool send(Eager& worker) {
-    if (worker.made.empty() || worker.window == 0) return false;
+    if (worker.made.empty() || worker.window == 0) {
+      return false;
+    }
     const int64_t bytes = sizes_.at(worker.made.front().rollout_id);
-    if (worker.unacked > 0 && worker.unacked + bytes > worker.window) return false;
+    if (worker.unacked > 0 && worker.unacked + bytes > worker.window) {
+      return false;
+    }
     worker.unacked += bytes;
     trainer_.say(worker.id, encode_rollout(worker.made.front()));
     worker.made.pop_front();
@@ -151,7 +157,9 @@ TEST_CASE("eight workers that send as fast as they may stay within the trainer's
         while (crowd.send(worker) && rng() % 4 != 0) {
         }
         // A trainer that is slower than they are.
-        if (rng() % 8 == 0 && crowd.trainer().state().pop()) ++popped;
+        if (rng() % 8 == 0 && crowd.trainer().state().pop()) {
+          ++popped;
+        }
         if (round % 50 == 0) {
           crowd.trainer().heartbeat(worker.id, "ready", 0,
                                     static_cast<int64_t>(worker.made.size()));
@@ -182,17 +190,22 @@ TEST_CASE("a trainer whose queue fills up closes the windows and opens them agai
     }
   };
   send_all();
-  for (const Eager& worker : crowd.workers())
+  for (const Eager& worker : crowd.workers()) {
     CHECK((worker.made.empty() || worker.window < 64 * kKiB));
+  }
   const uint64_t full = crowd.trainer().state().counters().accepted;
   CHECK(full > 4);
   CHECK(full < 160);
   std::size_t popped = 0;
   while (popped < 160) {
-    while (crowd.trainer().state().pop()) ++popped;
+    while (crowd.trainer().state().pop()) {
+      ++popped;
+    }
     const uint64_t before = crowd.trainer().state().counters().accepted;
     send_all();
-    if (crowd.trainer().state().counters().accepted == before && popped < 160) break;
+    if (crowd.trainer().state().counters().accepted == before && popped < 160) {
+      break;
+    }
   }
   CHECK(popped == 160);
   CHECK(crowd.trainer().state().counters().busy == 0);
@@ -287,7 +300,9 @@ TEST_CASE("a rollout counts with the bytes of all its frames", "[flow]") {
     const Rollout r = make_rollout(seed, 1, 2, seed);
     uint64_t bytes = 0;
     const Payload payload = encode_rollout(r);
-    for (const FrameSpec& spec : payload.specs) bytes += spec.bytes;
+    for (const FrameSpec& spec : payload.specs) {
+      bytes += spec.bytes;
+    }
     INFO(seed);
     CHECK(wire_bytes(r) == bytes);
     routed = routed || !r.routed_experts.empty();

@@ -23,8 +23,12 @@ TEST_CASE("workers that are ready share a step in proportion to their capacity",
   for (const std::string worker : {"a", "b", "c"}) {
     const Samples samples = trainer.take_credits(worker);
     std::map<int64_t, int> of_group;
-    for (const auto& [group, sample] : samples) ++of_group[group];
-    for (const auto& [group, count] : of_group) CHECK(count == 8);  // whole groups
+    for (const auto& [group, sample] : samples) {
+      ++of_group[group];
+    }
+    for (const auto& [group, count] : of_group) {
+      CHECK(count == 8);  // whole groups
+    }
     all.insert(samples.begin(), samples.end());
   }
   CHECK(all.size() == 256);
@@ -87,9 +91,13 @@ TEST_CASE("a group that is larger than a worker's capacity is sampled in parts",
 
 TEST_CASE("fewer groups than workers are split over them", "[grants]") {
   StartedTrainer trainer({});
-  for (const std::string worker : {"a", "b", "c", "d"}) trainer.bring_in(worker, 0, 16);
+  for (const std::string worker : {"a", "b", "c", "d"}) {
+    trainer.bring_in(worker, 0, 16);
+  }
   trainer.state().grant(groups(0, 1, 8, 0));
-  for (const std::string worker : {"a", "b", "c", "d"}) CHECK(trainer.in_flight(worker) == 2);
+  for (const std::string worker : {"a", "b", "c", "d"}) {
+    CHECK(trainer.in_flight(worker) == 2);
+  }
 }
 
 // Workers of different size and speed, some of which come late.
@@ -112,7 +120,9 @@ TEST_CASE("no ready worker idles while work waits, and none is given more than i
     const int64_t total = 40 * size;
     std::map<std::string, Samples> held;
     for (int64_t done = 0; done < total;) {
-      if (rng() % 20 == 0 && capacity.size() < 5) join();
+      if (rng() % 20 == 0 && capacity.size() < 5) {
+        join();
+      }
       int64_t in_flight = 0;
       for (const auto& [id, most] : capacity) {
         held[id].merge(trainer.take_credits(id));
@@ -121,11 +131,15 @@ TEST_CASE("no ready worker idles while work waits, and none is given more than i
         in_flight += trainer.in_flight(id);
       }
       if (done + in_flight < total) {
-        for (const auto& [id, most] : capacity) REQUIRE(trainer.in_flight(id) > 0);
+        for (const auto& [id, most] : capacity) {
+          REQUIRE(trainer.in_flight(id) > 0);
+        }
       }
       auto worker = held.begin();
       std::advance(worker, rng() % held.size());
-      if (worker->second.empty()) continue;
+      if (worker->second.empty()) {
+        continue;
+      }
       const auto [group, sample] = *worker->second.begin();
       worker->second.erase(worker->second.begin());
       trainer.say(worker->first, encode_rollout(rollout_under(0, group, sample, size)));
@@ -177,7 +191,9 @@ TEST_CASE("the only worker keeps work that is overdue, and the log says so", "[g
   trainer.state().grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("slow").size() == 4);
   trainer.advance(milliseconds(5100));
-  for (int again = 0; again < 3; ++again) trainer.tick();
+  for (int again = 0; again < 3; ++again) {
+    trainer.tick();
+  }
   CHECK(trainer.events_with("no other worker is ready") == 1);
   CHECK(trainer.in_flight("slow") == 4);
   CHECK(trainer.take_credits("slow").empty());
@@ -205,7 +221,9 @@ Samples withdrawn_from(DirectTrainer& trainer, const std::string& worker) {
   Samples samples;
   for (const CreditBody& credit : trainer.bodies<CreditBody>(worker, MessageType::kCredit)) {
     for (const WithdrawnBody& group : credit.withdrawn) {
-      for (const int32_t sample : group.sample_indices) samples.insert({group.group_id, sample});
+      for (const int32_t sample : group.sample_indices) {
+        samples.insert({group.group_id, sample});
+      }
     }
   }
   return samples;
@@ -340,7 +358,9 @@ TEST_CASE("groups of the largest size fit into messages as well", "[grants]") {
 
 TEST_CASE("a frame 0 that is too long is an error where it is made", "[grants]") {
   CreditBody credit;
-  for (int64_t g = 0; g < 2000; ++g) credit.groups.push_back({g, 4, 0, 0, {0, 1, 2, 3}});
+  for (int64_t g = 0; g < 2000; ++g) {
+    credit.groups.push_back({g, 4, 0, 0, {0, 1, 2, 3}});
+  }
   const Payload payload = make_payload(MessageType::kCredit, credit);
   CHECK_THROWS_WITH(pack_header({payload.type, "run", 1, "a", 1, 1}, payload),
                     Catch::Contains("CREDIT") && Catch::Contains("65536"));

@@ -28,7 +28,9 @@ std::vector<GrantedGroup> assign(GroupLedger& ledger, const std::string& worker,
 
 IdSet ids(std::initializer_list<int64_t> members) {
   IdSet out;
-  for (const int64_t id : members) out.insert(id);
+  for (const int64_t id : members) {
+    out.insert(id);
+  }
   return out;
 }
 
@@ -191,7 +193,9 @@ TEST_CASE("a rollout with a token older than the grant allows is stale", "[ledge
 
 TEST_CASE("overdue(t) lists and revokes samples granted before t only", "[ledger]") {
   GroupLedger ledger({3, 0, nullptr});
-  for (int64_t g = 0; g < 3; ++g) ledger.grant({g, 2, 0});
+  for (int64_t g = 0; g < 3; ++g) {
+    ledger.grant({g, 2, 0});
+  }
   REQUIRE(assign(ledger, "a", 0, 2, kPlenty, 10).size() == 1);
   REQUIRE(assign(ledger, "b", 0, 2, kPlenty, 20).size() == 1);
   REQUIRE(assign(ledger, "a", 0, 4, kPlenty, 30).size() == 1);
@@ -229,7 +233,9 @@ TEST_CASE("random histories deliver every sample exactly once", "[ledger]") {
     std::mt19937 rng(seed);
     GroupLedger ledger({3, 0, nullptr});
     constexpr int kGroups = 12;
-    for (int g = 0; g < kGroups; ++g) ledger.grant({g, 3, 0});
+    for (int g = 0; g < kGroups; ++g) {
+      ledger.grant({g, 3, 0});
+    }
     std::map<std::string, std::set<std::pair<int64_t, int32_t>>> held;
     std::set<std::pair<int64_t, int32_t>> delivered;
     for (int step = 0; delivered.size() < kGroups * 3 && step < 20000; ++step) {
@@ -237,16 +243,24 @@ TEST_CASE("random histories deliver every sample exactly once", "[ledger]") {
       switch (rng() % 5) {
         case 0:
           for (const auto& g : assign(ledger, worker, 0, 6)) {
-            for (const int32_t s : g.sample_indices) held[worker].insert({g.group_id, s});
+            for (const int32_t s : g.sample_indices) {
+              held[worker].insert({g.group_id, s});
+            }
           }
           break;
         case 1:
-          if (rng() % 8 == 0) ledger.work().release(worker);  // lost, but it goes on sampling
+          if (rng() % 8 == 0) {
+            ledger.work().release(worker);  // lost, but it goes on sampling
+          }
           break;
         default:
-          if (held[worker].empty()) break;
+          if (held[worker].empty()) {
+            break;
+          }
           const auto sample = *held[worker].begin();
-          if (rng() % 3 != 0) held[worker].erase(sample);  // otherwise it is sent twice
+          if (rng() % 3 != 0) {
+            held[worker].erase(sample);  // otherwise it is sent twice
+          }
           const Rollout r = make_rollout(sample.first, sample.second, 3, seed + rng() % 5);
           if (ledger.judge(r, worker, kNow).value() == Verdict::kNew) {
             REQUIRE(delivered.insert(sample).second);
@@ -268,7 +282,9 @@ TEST_CASE("the set of ids agrees with std::set", "[ledger]") {
     if (rng() % 64 == 0) {
       const auto end = id + static_cast<int64_t>(rng() % 9);
       ids.insert_range(id, end);
-      for (int64_t member = id; member < end; ++member) reference.insert(member);
+      for (int64_t member = id; member < end; ++member) {
+        reference.insert(member);
+      }
     } else if (rng() % 2 == 0) {
       ids.insert(id);
       reference.insert(id);
@@ -280,7 +296,9 @@ TEST_CASE("the set of ids agrees with std::set", "[ledger]") {
     REQUIRE(ids.contains(probe) == reference.contains(probe));
   }
   std::size_t members = 0;
-  for (const auto& [begin, end] : ids.ranges()) members += static_cast<std::size_t>(end - begin);
+  for (const auto& [begin, end] : ids.ranges()) {
+    members += static_cast<std::size_t>(end - begin);
+  }
   CHECK(members == reference.size());
 }
 

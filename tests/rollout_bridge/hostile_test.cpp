@@ -38,18 +38,24 @@ class Asker {
   std::optional<MessageType> answer(std::chrono::milliseconds patience = kPatience) {
     socket_.set(zmq::sockopt::rcvtimeo, static_cast<int>(patience.count()));
     zmq::message_t first;
-    if (!socket_.recv(first)) return std::nullopt;
+    if (!socket_.recv(first)) {
+      return std::nullopt;
+    }
     Incoming incoming;
     bool more = first.more();
     incoming.frames.push_back(std::move(first));
     while (more) {
       zmq::message_t next;
-      if (!socket_.recv(next)) return std::nullopt;
+      if (!socket_.recv(next)) {
+        return std::nullopt;
+      }
       more = next.more();
       incoming.frames.push_back(std::move(next));
     }
     const auto message = incoming.parse({});
-    if (!message) return std::nullopt;
+    if (!message) {
+      return std::nullopt;
+    }
     return message.value().header().type;
   }
 
@@ -262,7 +268,9 @@ TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no
   CHECK(first->group_size == 1);
   CHECK_FALSE(state.pop().has_value());
   std::string told;
-  for (const BridgeEvent& event : state.drain_events()) told += event.text + "\n";
+  for (const BridgeEvent& event : state.drain_events()) {
+    told += event.text + "\n";
+  }
   CHECK(told.find("journal: 1 rollouts dropped (invalid_field)") != std::string::npos);
   CHECK(told.find("journal.bin: 1 records hold no rollout") != std::string::npos);
 }

@@ -39,7 +39,9 @@ TEST_CASE("unconsumed rollouts are replayed in order, consumed ones are not", "[
   const TempDir dir;
   {
     Journal journal(options(dir));
-    for (int i = 0; i < 6; ++i) append(journal, make_rollout(i / 2, i % 2, 2));
+    for (int i = 0; i < 6; ++i) {
+      append(journal, make_rollout(i / 2, i % 2, 2));
+    }
     const int64_t done[] = {1, 40};
     journal.consume(done);
   }
@@ -91,7 +93,9 @@ TEST_CASE("a file cut at any byte replays its whole records and goes on", "[jour
   for (std::size_t cut = 8; cut < whole.size(); cut += 7) {
     std::ofstream(path, std::ios::binary).write(whole.data(), static_cast<long>(cut));
     std::size_t expected = 0;
-    while (expected + 1 < ends.size() && ends[expected + 1] <= cut) ++expected;
+    while (expected + 1 < ends.size() && ends[expected + 1] <= cut) {
+      ++expected;
+    }
     {
       Journal journal(options(dir));
       REQUIRE(journal.take_replayed().size() == expected);
@@ -148,17 +152,23 @@ TEST_CASE("a process killed while it appends loses nothing it had finished", "[j
     Journal journal(options(dir));
     for (int i = 0;; ++i) {
       append(journal, make_rollout(i, 0, 1));
-      if (::write(pipe_ends[1], &i, sizeof i) != sizeof i) ::_exit(1);  // the acknowledgement
+      if (::write(pipe_ends[1], &i, sizeof i) != sizeof i) {
+        ::_exit(1);  // the acknowledgement
+      }
     }
   }
   int acknowledged = -1;
-  while (acknowledged < 200) REQUIRE(::read(pipe_ends[0], &acknowledged, sizeof acknowledged) > 0);
+  while (acknowledged < 200) {
+    REQUIRE(::read(pipe_ends[0], &acknowledged, sizeof acknowledged) > 0);
+  }
   ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);
   ::close(pipe_ends[1]);
   int next = 0;
-  while (::read(pipe_ends[0], &next, sizeof next) == sizeof next) acknowledged = next;
+  while (::read(pipe_ends[0], &next, sizeof next) == sizeof next) {
+    acknowledged = next;
+  }
   ::close(pipe_ends[0]);
   Journal journal(options(dir));
   const auto back = journal.take_replayed();
@@ -174,9 +184,13 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
   o.compact_bytes = 1;
   {
     Journal journal(o);
-    for (int i = 0; i < 40; ++i) append(journal, make_rollout(i, 0, 1));
+    for (int i = 0; i < 40; ++i) {
+      append(journal, make_rollout(i, 0, 1));
+    }
     const uint64_t before = journal.file_bytes();
-    for (int64_t i = 0; i < 39; ++i) journal.consume(std::span(&i, 1));
+    for (int64_t i = 0; i < 39; ++i) {
+      journal.consume(std::span(&i, 1));
+    }
     CHECK(journal.file_bytes() < before / 8);
     append(journal, make_rollout(50, 0, 1));
   }
@@ -185,7 +199,9 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
   REQUIRE(back.size() == 2);
   CHECK(back[0] == make_rollout(39, 0, 1));
   CHECK(back[1] == make_rollout(50, 0, 1));
-  for (int64_t i = 0; i < 39; ++i) CHECK(journal.consumed().contains(i));
+  for (int64_t i = 0; i < 39; ++i) {
+    CHECK(journal.consumed().contains(i));
+  }
   CHECK(journal.consumed().ranges().size() == 1);
 }
 
@@ -208,7 +224,9 @@ TEST_CASE("granted groups are remembered until they are consumed, over compactio
     journal.grant(granted);
     const int64_t later = 22;
     journal.grant(std::span(&later, 1));
-    for (int i = 0; i < 8; ++i) append(journal, make_rollout(i, 0, 1));
+    for (int i = 0; i < 8; ++i) {
+      append(journal, make_rollout(i, 0, 1));
+    }
     const uint64_t before = journal.file_bytes();
     const std::vector<int64_t> done = {0, 1, 2, 3, 4, 5, 6, 7};
     journal.consume(done);
@@ -233,7 +251,9 @@ TEST_CASE("at its limit the journal takes nothing, until a checkpoint makes room
   int64_t taken = 0;
   {
     Journal journal(o);
-    while (try_append(journal, make_rollout(taken, 0, 1)).ok()) ++taken;
+    while (try_append(journal, make_rollout(taken, 0, 1)).ok()) {
+      ++taken;
+    }
     CHECK(journal.file_bytes() <= o.max_bytes);
     REQUIRE(taken > 8);
     const Status full = try_append(journal, make_rollout(taken, 0, 1));
@@ -241,7 +261,9 @@ TEST_CASE("at its limit the journal takes nothing, until a checkpoint makes room
     CHECK(full.error().reason == Reason::kBusy);
     CHECK(full.error().detail.find("journal.bin") != std::string::npos);
     CHECK(full.error().detail.find("limit 20000") != std::string::npos);
-    for (int64_t id = 0; id < taken - 2; ++id) journal.consume(std::span(&id, 1));
+    for (int64_t id = 0; id < taken - 2; ++id) {
+      journal.consume(std::span(&id, 1));
+    }
     CHECK(try_append(journal, make_rollout(taken, 0, 1)).ok());
     CHECK(journal.file_bytes() < o.max_bytes);
   }
@@ -263,25 +285,35 @@ int journal_on_a_full_disk(const Journal::Options& o) {
   std::signal(SIGXFSZ, SIG_IGN);
   Journal journal(o);
   for (int64_t id = 0; id < 4; ++id) {
-    if (!try_append(journal, make_rollout(id, 0, 1)).ok()) return 1;
+    if (!try_append(journal, make_rollout(id, 0, 1)).ok()) {
+      return 1;
+    }
   }
   const int64_t first = 0;
   journal.consume(std::span(&first, 1));
   const uint64_t before = journal.file_bytes();
   limit_files(before + 20);  // the head of a record fits, the rest does not
   const Status full = try_append(journal, make_rollout(4, 0, 1));
-  if (full.ok() || full.error().reason != Reason::kBusy) return 2;
+  if (full.ok() || full.error().reason != Reason::kBusy) {
+    return 2;
+  }
   if (full.error().detail.find("journal.bin") == std::string::npos ||
       full.error().detail.find("File too large") == std::string::npos) {
     return 3;
   }
-  if (std::filesystem::file_size(o.directory / "journal.bin") != before) return 4;
+  if (std::filesystem::file_size(o.directory / "journal.bin") != before) {
+    return 4;
+  }
   const int64_t second = 1;
   journal.consume(std::span(&second, 1));  // no room for this record either
   journal.reopen(0);
-  if (try_append(journal, make_rollout(0, 0, 1, 2)).ok()) return 5;  // not before it is reopened
+  if (try_append(journal, make_rollout(0, 0, 1, 2)).ok()) {
+    return 5;  // not before it is reopened
+  }
   limit_files(RLIM_INFINITY);
-  if (!try_append(journal, make_rollout(0, 0, 1, 2)).ok()) return 6;
+  if (!try_append(journal, make_rollout(0, 0, 1, 2)).ok()) {
+    return 6;
+  }
   return try_append(journal, make_rollout(4, 0, 1)).ok() ? 0 : 7;
 }
 
@@ -291,7 +323,9 @@ TEST_CASE("on a full disk the journal says so, stays whole and goes on with room
     Journal::Options o = options(dir);
     o.fsync = fsync;
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(journal_on_a_full_disk(o));
+    if (child == 0) {
+      ::_exit(journal_on_a_full_disk(o));
+    }
     int status = 0;
     ::waitpid(child, &status, 0);
     REQUIRE(WIFEXITED(status));

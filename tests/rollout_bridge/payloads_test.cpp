@@ -19,8 +19,12 @@ Snapshot many_tensors(int64_t version) {
   for (int i = 0; i < 40; ++i) {
     std::vector<uint16_t> words(500, static_cast<uint16_t>(i));
     const auto moving = static_cast<uint16_t>(version);
-    if (i == 7) std::fill(words.begin(), words.end(), moving);
-    if (i != 20) words[static_cast<std::size_t>(i)] = moving;
+    if (i == 7) {
+      std::fill(words.begin(), words.end(), moving);
+    }
+    if (i != 20) {
+      words[static_cast<std::size_t>(i)] = moving;
+    }
     out.push_back({"t" + std::to_string(i), "BF16", {500}, Buffer::own(words)});
   }
   return make_snapshot("run", 1, version, out);
@@ -32,7 +36,9 @@ TEST_CASE("payloads that are small together come in one chunk", "[delta][endpoin
   WeightReceiver receiver(next->delta->manifest, {.window = 100}, base);
   std::vector<ChunkBody> asked = receiver.requests({});
   REQUIRE(asked.size() == 2);  // tensor 7 and all changes
-  if (asked[0].base_version < 0) std::swap(asked[0], asked[1]);
+  if (asked[0].base_version < 0) {
+    std::swap(asked[0], asked[1]);
+  }
   CHECK(asked[0].tensors == 40);
   CHECK(asked[1].tensor == 7);
   WeightReceiver again(next->delta->manifest, {.chunk_bytes = 200, .window = 3}, base);
@@ -126,7 +132,9 @@ TEST_CASE("few changes come with their offer, many are asked for", "[delta][endp
   const auto requests_for = [](std::size_t changes) {
     std::mt19937 rng(5);
     std::vector<uint16_t> words(1 << 20);
-    for (uint16_t& word : words) word = static_cast<uint16_t>(rng());
+    for (uint16_t& word : words) {
+      word = static_cast<uint16_t>(rng());
+    }
     const auto at_version = [&](int64_t version) {
       return make_snapshot("run", 1, version, {{"w", "BF16", {1 << 20}, Buffer::own(words)}});
     };
@@ -136,7 +144,9 @@ TEST_CASE("few changes come with their offer, many are asked for", "[delta][endp
     const Snapshot base = at_version(0);
     trainer.publish(base);
     REQUIRE(trainer.wait_for_commit(0, 1, kPatience));
-    for (std::size_t i = 0; i < changes; ++i) words[rng() % words.size()] ^= 1;
+    for (std::size_t i = 0; i < changes; ++i) {
+      words[rng() % words.size()] ^= 1;
+    }
     const auto next = with_delta(base, at_version(1));
     const BridgeCounters before = trainer.counters();
     trainer.publish(next);
@@ -155,7 +165,9 @@ TEST_CASE("the trainer serves runs of whole payloads and nothing else in one chu
   const Snapshot base = many_tensors(0);
   const auto next = with_delta(base, many_tensors(1));
   uint64_t bytes = 0;
-  for (std::size_t i = 2; i < 12; ++i) bytes += next->delta->payloads[i].bytes.size();
+  for (std::size_t i = 2; i < 12; ++i) {
+    bytes += next->delta->payloads[i].bytes.size();
+  }
   zmq::context_t context;
   WeightServer server(context, "tcp://127.0.0.1:*", "run", 1, {});
   CHECK(server.serve(next) == nullptr);
@@ -176,7 +188,9 @@ TEST_CASE("the trainer serves runs of whole payloads and nothing else in one chu
                              {1, 2, 0, bytes, 0, ~uint64_t{0}},
                              {1, 39, 0, bytes, 0, 2},
                              {1, 0, 0, 2000, -1, 2}};
-  for (const ChunkBody& body : wrong) CHECK(ask(socket, body).first == MessageType::kError);
+  for (const ChunkBody& body : wrong) {
+    CHECK(ask(socket, body).first == MessageType::kError);
+  }
 }
 
 }  // namespace

@@ -11,7 +11,9 @@ namespace {
 
 nlohmann::json describe(const Rollout& r) {
   nlohmann::json branches = nlohmann::json::array();
-  for (const Branch& b : r.branches) branches.push_back({b.begin, b.context_end});
+  for (const Branch& b : r.branches) {
+    branches.push_back({b.begin, b.context_end});
+  }
   return {{"id", r.rollout_id},
           {"group", r.group_id},
           {"sample", r.sample_index},
@@ -36,8 +38,12 @@ nlohmann::json describe(const Rollout& r) {
 std::vector<NamedBuffer> python_tensors(int64_t version) {
   std::vector<NamedBuffer> out = make_tensors(version, 300000);
   std::vector<uint16_t> sparse(200000);
-  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = static_cast<uint16_t>(i * 7);
-  for (std::size_t i = 13; version > 0 && i < sparse.size(); i += 401) sparse[i] ^= 0x8001;
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    sparse[i] = static_cast<uint16_t>(i * 7);
+  }
+  for (std::size_t i = 13; version > 0 && i < sparse.size(); i += 401) {
+    sparse[i] ^= 0x8001;
+  }
   out.push_back({"sparse.weight", "BF16", {1000, 200}, Buffer::own(std::move(sparse))});
   out.push_back({"still.weight", "F64", {3}, Buffer::own(std::vector<double>{1, -0.0, 3})});
   return out;
@@ -46,8 +52,12 @@ std::vector<NamedBuffer> python_tensors(int64_t version) {
 // With a folder: CURVE, the trainer's keys and the worker's from the files ringside keygen would
 // write.
 std::optional<CurveServer> keys_in(const std::string& folder) {
-  if (folder.empty()) return std::nullopt;
-  for (const char* name : {"trainer", "worker"}) write_key_pair(folder, name, make_key_pair());
+  if (folder.empty()) {
+    return std::nullopt;
+  }
+  for (const char* name : {"trainer", "worker"}) {
+    write_key_pair(folder, name, make_key_pair());
+  }
   const std::filesystem::path path(folder);
   return CurveServer{read_secret_key(path / "trainer.key").secret_key,
                      read_allowed_keys(path / "worker.pub")};
@@ -83,13 +93,17 @@ bool serve(const std::string& key_folder, const Settings& settings) {
   const bool committed = trainer.wait_for_commit(0, 1, kPatience);
   trainer.publish(chain.extend(make_snapshot("run", 3, 1, python_tensors(1))));
   trainer.grant(groups(6, 2, 3, 1));
-  for (Rollout& r : collect(trainer, 6)) got.push_back(std::move(r));
+  for (Rollout& r : collect(trainer, 6)) {
+    got.push_back(std::move(r));
+  }
   trainer.end("finished");
   for (int i = 0; i < 200 && !trainer.workers().empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   }
   nlohmann::json out;
-  for (const Rollout& r : got) out["rollouts"].push_back(describe(r));
+  for (const Rollout& r : got) {
+    out["rollouts"].push_back(describe(r));
+  }
   const BridgeCounters counters = trainer.counters();
   out["committed"] = committed;
   out["accepted"] = counters.accepted;

@@ -31,7 +31,9 @@ TEST_CASE("shuffled and lost chunks end in the published bytes", "[receiver]") {
     most = std::max(most, asked.size());
     std::shuffle(asked.begin(), asked.end(), rng);
     for (const ChunkBody& c : asked) {
-      if (rng() % 4 == 0) continue;  // lost
+      if (rng() % 4 == 0) {
+        continue;  // lost
+      }
       REQUIRE(receiver.accept(c, chunk_of(*source, c)).ok());
       REQUIRE(receiver.accept(c, chunk_of(*source, c)).ok());  // a late copy is ignored
     }
@@ -53,13 +55,19 @@ TEST_CASE("a damaged tensor is fetched anew, and given up after max_tries", "[re
       for (const ChunkBody& c : receiver.requests(Time{})) {
         const Frame good = chunk_of(*source, c);
         std::vector<std::byte> bytes(good.begin(), good.end());
-        if (c.tensor == 0 && seen++ < damaged_rounds) bytes[7] ^= std::byte{1};
-        if (!receiver.accept(c, bytes).ok()) failed = true;
+        if (c.tensor == 0 && seen++ < damaged_rounds) {
+          bytes[7] ^= std::byte{1};
+        }
+        if (!receiver.accept(c, bytes).ok()) {
+          failed = true;
+        }
       }
     }
     CHECK(receiver.mismatches() == static_cast<uint64_t>(damaged_rounds));
     CHECK(failed == (damaged_rounds == 3));
-    if (failed) CHECK_THROWS_AS(receiver.take(), std::logic_error);
+    if (failed) {
+      CHECK_THROWS_AS(receiver.take(), std::logic_error);
+    }
   }
 }
 
@@ -72,7 +80,9 @@ TEST_CASE("chunks nobody asked for change nothing", "[receiver]") {
   CHECK(receiver.accept({2, 0, 12345678, 10}, Frame(bytes).first(10)).ok());
   CHECK(receiver.accept({1, 0, 0, asked[0].bytes}, Frame(bytes).first(asked[0].bytes)).ok());
   CHECK(receiver.accept(asked[0], Frame(bytes).first(asked[0].bytes - 1)).ok());
-  for (const ChunkBody& c : asked) REQUIRE(receiver.accept(c, chunk_of(*source, c)).ok());
+  for (const ChunkBody& c : asked) {
+    REQUIRE(receiver.accept(c, chunk_of(*source, c)).ok());
+  }
   CHECK(receiver.complete());
   CHECK(receiver.mismatches() == 0);
 }
@@ -86,20 +96,27 @@ TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]"
                               {.chunk_bytes = 70000, .window = 100, .max_tries = 1});
       std::vector<ChunkBody> asked = receiver.requests(Time{});
       REQUIRE(asked.size() > 3);
-      if (order == 1) std::reverse(asked.begin(), asked.end());
-      if (order == 2) std::rotate(asked.begin(), asked.begin() + 1, asked.end());
+      if (order == 1) {
+        std::reverse(asked.begin(), asked.end());
+      }
+      if (order == 2) {
+        std::rotate(asked.begin(), asked.begin() + 1, asked.end());
+      }
       bool ok = true;
       for (std::size_t i = 0; i < asked.size(); ++i) {
         const Frame good = chunk_of(*source, asked[i]);
         std::vector<std::byte> bytes(good.begin(), good.end());
-        if (damaged && i == 1) bytes.back() ^= std::byte{1};
+        if (damaged && i == 1) {
+          bytes.back() ^= std::byte{1};
+        }
         ok = receiver.accept(asked[i], bytes).ok() && ok;
       }
       CAPTURE(damaged, order);
       CHECK(ok == !damaged);
       CHECK(receiver.complete() == !damaged);
-      if (!damaged)
+      if (!damaged) {
         CHECK(root_hash_of(test::named(*receiver.take())) == source->manifest.root_hash);
+      }
     }
   }
 }
@@ -107,7 +124,9 @@ TEST_CASE("a tensor is verified whatever order its chunks come in", "[receiver]"
 TEST_CASE("a copy past the caches writes its bytes and no others", "[receiver]") {
   std::mt19937 rng(11);
   std::vector<std::byte> from(2000), to(2100);
-  for (std::byte& b : from) b = static_cast<std::byte>(rng());
+  for (std::byte& b : from) {
+    b = static_cast<std::byte>(rng());
+  }
   for (const std::size_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 1000, 1999}) {
     for (std::size_t shift = 0; shift < 70; shift += 3) {
       std::fill(to.begin(), to.end(), std::byte{0x5A});
@@ -125,7 +144,9 @@ TEST_CASE("a copy past the caches writes its bytes and no others", "[receiver]")
 TEST_CASE("large chunks end in the published bytes too", "[receiver]") {
   std::mt19937 rng(12);
   std::vector<uint8_t> bytes(3 * kStreamBytes + 12345);
-  for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng());
+  for (uint8_t& b : bytes) {
+    b = static_cast<uint8_t>(rng());
+  }
   const auto count = static_cast<int64_t>(bytes.size());
   const auto source =
       make_snapshot("run", 1, 2, {{"w", "U8", {count}, Buffer::own(std::move(bytes))}});

@@ -19,7 +19,9 @@ namespace ringside::bridge::test {
 class TcpSocket {
  public:
   explicit TcpSocket(int fd) : fd_(fd) {
-    if (fd_ < 0) throw std::runtime_error("socket");
+    if (fd_ < 0) {
+      throw std::runtime_error("socket");
+    }
   }
   ~TcpSocket() { ::close(fd_); }
   TcpSocket(const TcpSocket&) = delete;
@@ -29,7 +31,9 @@ class TcpSocket {
   // Bytes that come within `wait_ms`; "" at the end of the stream or of the time.
   std::string read(int wait_ms) const {
     pollfd item{fd_, POLLIN, 0};
-    if (::poll(&item, 1, wait_ms) <= 0) return "";
+    if (::poll(&item, 1, wait_ms) <= 0) {
+      return "";
+    }
     char buffer[4096];
     const ssize_t got = ::recv(fd_, buffer, sizeof buffer, 0);
     return got > 0 ? std::string(buffer, static_cast<std::size_t>(got)) : "";
@@ -85,7 +89,9 @@ class RecordingProxy {
   void pass(const std::stop_token& stop, const std::string& target) {
     pollfd waiting{listener_.fd(), POLLIN, 0};
     while (::poll(&waiting, 1, 20) <= 0) {
-      if (stop.stop_requested()) return;
+      if (stop.stop_requested()) {
+        return;
+      }
     }
     const TcpSocket client(::accept(listener_.fd(), nullptr, nullptr));
     const TcpSocket server(connect_to(target));

@@ -22,8 +22,9 @@ TrainerOptions fixed_options(const TempDir& dir) {
   o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   o.weights_address = "ipc://" + (dir.path() / "weights").string();
   o.trainer_term = next_trainer_term(dir.path() / "state");
-  for (int64_t epoch = 1; epoch < o.trainer_term; ++epoch)
+  for (int64_t epoch = 1; epoch < o.trainer_term; ++epoch) {
     o.newest_of_term[epoch] = 100;  // all survived
+  }
   return o;
 }
 
@@ -36,7 +37,9 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
     TrainerEndpoint trainer(options);
     trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 6, 4, 0));
-    for (const Rollout& r : collect(trainer, 24)) first.insert({r.group_id, r.sample_index});
+    for (const Rollout& r : collect(trainer, 24)) {
+      first.insert({r.group_id, r.sample_index});
+    }
     REQUIRE(first.size() == 24);
     const int64_t done[] = {0, 1};
     trainer.mark_consumed(done);
@@ -57,7 +60,9 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
   trainer.publish(make_snapshot("run", 2, 1, make_tensors(1)));
   const auto rest = collect(trainer, 8);
   REQUIRE(rest.size() == 8);
-  for (const Rollout& r : rest) CHECK(r.trainer_term == 2);
+  for (const Rollout& r : rest) {
+    CHECK(r.trainer_term == 2);
+  }
   CHECK(worker.connections() == 2);
   CHECK(worker.installed() == std::vector<int64_t>{0, 1});
 }

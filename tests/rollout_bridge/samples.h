@@ -45,7 +45,9 @@ inline RoutedExperts make_routed(std::size_t rows, int32_t id_bytes, uint32_t se
     const auto second = static_cast<uint8_t>(first + 1 + rng() % 100);
     for (const uint8_t id : {first, second}) {
       routed.ids.push_back(id);
-      if (id_bytes == 2) routed.ids.push_back(first);
+      if (id_bytes == 2) {
+        routed.ids.push_back(first);
+      }
     }
   }
   return routed;
@@ -67,30 +69,49 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   r.group_size = group_size;
   r.sample_index = sample;
   r.prompt_id = "prompt/" + std::to_string(group);
-  for (int i = draw(1, 20); i > 0; --i) r.prompt_ids.push_back(draw(0, 150000));
+  for (int i = draw(1, 20); i > 0; --i) {
+    r.prompt_ids.push_back(draw(0, 150000));
+  }
   const int length = draw(1, 40);
   for (int i = 0; i < length; ++i) {
     r.completion_ids.push_back(draw(0, 2147483647));
     r.logprobs.push_back(-static_cast<float>(draw(0, 1000)) / 64.0F);
-    if (seed % 2 == 0) r.loss_mask.push_back(static_cast<uint8_t>(draw(0, 1)));
+    if (seed % 2 == 0) {
+      r.loss_mask.push_back(static_cast<uint8_t>(draw(0, 1)));
+    }
   }
   r.temperature = static_cast<float>(draw(1, 20)) / 10.0F;
   r.top_p = static_cast<float>(draw(1, 10)) / 10.0F;
   r.top_k = draw(0, 50);
   const int cut = length / 2;
-  if (cut > 0) r.versions.push_back({3, 0, cut});
+  if (cut > 0) {
+    r.versions.push_back({3, 0, cut});
+  }
   r.versions.push_back({4, cut, length});
   r.trainer_term = 1;
   r.finish_reason = draw(0, 1) != 0 ? FinishReason::kStop : FinishReason::kLength;
   r.rewards = {{"correct", draw(0, 1)}, {"format", draw(-100, 100) / 7.0}};
-  if (seed % 3 == 0) r.failure = "the reward server is away";
-  if (length > 4) r.turn_offsets = {0, 3};
-  if (length > 4 && seed % 3 != 0) r.turn_rewards = {draw(-100, 100) / 7.0, 1.0};
-  for (int i = 0; i < length && seed % 3 == 1; ++i)
+  if (seed % 3 == 0) {
+    r.failure = "the reward server is away";
+  }
+  if (length > 4) {
+    r.turn_offsets = {0, 3};
+  }
+  if (length > 4 && seed % 3 != 0) {
+    r.turn_rewards = {draw(-100, 100) / 7.0, 1.0};
+  }
+  for (int i = 0; i < length && seed % 3 == 1; ++i) {
     r.advantages.push_back(static_cast<float>(draw(-100, 100)) / 7.0F);
-  if (length > 6 && seed % 3 != 1) r.branches = {{2, 1}, {4, 0}, {6, 6}};
-  if (seed % 5 == 2) r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 1, seed);
-  if (seed % 5 == 4) r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 2, seed);
+  }
+  if (length > 6 && seed % 3 != 1) {
+    r.branches = {{2, 1}, {4, 0}, {6, 6}};
+  }
+  if (seed % 5 == 2) {
+    r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 1, seed);
+  }
+  if (seed % 5 == 4) {
+    r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 2, seed);
+  }
   return r;
 }
 

@@ -226,7 +226,9 @@ TEST_CASE("the root hash follows content, names and order, not the version", "[s
 TEST_CASE("names that do not fit a message's header are refused", "[schema]") {
   Rollout r = make_rollout(1, 0, 2, 1);
   r.rewards.clear();
-  for (char c = 'a'; c < 'l'; ++c) r.rewards.emplace_back(std::string(4096, c), 1.0);
+  for (char c = 'a'; c < 'l'; ++c) {
+    r.rewards.emplace_back(std::string(4096, c), 1.0);
+  }
   CHECK(validate(r).ok());
   r.rewards.emplace_back(std::string(4096, 'l'), 1.0);
   const Status long_names = validate(r);

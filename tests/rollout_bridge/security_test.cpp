@@ -89,7 +89,9 @@ bool told(TrainerEndpoint& trainer, const std::string& text) {
     }
     return found;
   });
-  if (!out) WARN("events were: " << all);
+  if (!out) {
+    WARN("events were: " << all);
+  }
   return out;
 }
 

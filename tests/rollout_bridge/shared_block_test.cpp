@@ -65,7 +65,9 @@ TEST_CASE("places that cannot be mapped safely are refused", "[shared]") {
   SharedPlace sealed = block.place();
   sealed.fd = open_end;
   CHECK(SharedViews().open(sealed).ok());
-  for (const int fd : {pipe[0], pipe[1], open_end}) ::close(fd);
+  for (const int fd : {pipe[0], pipe[1], open_end}) {
+    ::close(fd);
+  }
 }
 
 TEST_CASE("a block comes back for the next version of its size", "[shared]") {

@@ -21,13 +21,17 @@ class StartedTrainer : private OwnFolder, public DirectTrainer {
                           const std::function<void(TrainerOptions&)>& change = {})
       : DirectTrainer(changed(trainer_options(dir), change)) {
     publish(0);
-    for (const auto& [id, capacity] : workers) bring_in(id, 0, capacity);
+    for (const auto& [id, capacity] : workers) {
+      bring_in(id, 0, capacity);
+    }
   }
 
  private:
   static TrainerOptions changed(TrainerOptions options,
                                 const std::function<void(TrainerOptions&)>& change) {
-    if (change) change(options);
+    if (change) {
+      change(options);
+    }
     return options;
   }
 };

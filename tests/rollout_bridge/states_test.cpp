@@ -13,7 +13,9 @@ using std::chrono::milliseconds;
 std::size_t granted(DirectTrainer& trainer, const std::string& worker) {
   std::size_t samples = 0;
   for (const auto& credit : trainer.bodies<CreditBody>(worker, MessageType::kCredit)) {
-    for (const auto& group : credit.groups) samples += group.sample_indices.size();
+    for (const auto& group : credit.groups) {
+      samples += group.sample_indices.size();
+    }
   }
   return samples;
 }
@@ -113,8 +115,12 @@ TEST_CASE("QUARANTINED from every state that installs, and out by a commit that 
   const std::string wrong(32, '0');
   for (const std::string from : {"sync", "ready", "paused"}) {
     trainer.hello(from);
-    if (from != "sync") trainer.commit(from, 0), trainer.ready(from, 0);
-    if (from == "paused") trainer.heartbeat(from, "paused");
+    if (from != "sync") {
+      trainer.commit(from, 0), trainer.ready(from, 0);
+    }
+    if (from == "paused") {
+      trainer.heartbeat(from, "paused");
+    }
     CHECK(trainer.state_of(from) == from);
     trainer.say(from, make_payload(MessageType::kCommitted, WeightsBody{0, wrong}));
     CHECK(trainer.state_of(from) == "quarantined");
@@ -244,11 +250,15 @@ TEST_CASE("a worker that hangs is given up, stays away, and comes back with its 
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (work.empty() && std::chrono::steady_clock::now() < until) {
     const auto event = hanging.poll(milliseconds(20));
-    if (!event) continue;
+    if (!event) {
+      continue;
+    }
     if (const auto* ready = std::get_if<WeightsReady>(&*event)) {
       (void)hanging.commit_weights(0, root_hash_of(named(*ready->snapshot)));
     }
-    if (const auto* granted = std::get_if<Granted>(&*event)) work = granted->groups;
+    if (const auto* granted = std::get_if<Granted>(&*event)) {
+      work = granted->groups;
+    }
   }
   REQUIRE(work.size() == 1);
   REQUIRE(eventually([&] { return trainer.counters().lost_workers == 1; }));  // nobody polls it
@@ -280,7 +290,9 @@ TEST_CASE("a paused endpoint gets no work until it resumes", "[states][endpoint]
           (void)worker.commit_weights(0, root_hash_of(named(*ready->snapshot)));
         }
         if (const auto* granted = std::get_if<Granted>(&*event)) {
-          for (const auto& group : granted->groups) samples += group.sample_indices.size();
+          for (const auto& group : granted->groups) {
+            samples += group.sample_indices.size();
+          }
         }
       }
       return enough();
@@ -311,7 +323,9 @@ TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]
   trainer.bring_in("a", 0, 64);
   trainer.state().grant(groups(0, 32, 1, 0));
   int64_t taken = 0;
-  while (trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED") ++taken;
+  while (trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED") {
+    ++taken;
+  }
   REQUIRE(taken > 3);
   REQUIRE(taken < 32);
   for (int again = 0; again < 3; ++again) {
@@ -320,7 +334,9 @@ TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]
   CHECK(trainer.state().counters().journal_refused == 4);
   CHECK(trainer.state().counters().journal_bytes <= options.journal_max_bytes);
   std::vector<int64_t> consumed;
-  for (int64_t id = 0; id < taken; ++id) consumed.push_back(id);
+  for (int64_t id = 0; id < taken; ++id) {
+    consumed.push_back(id);
+  }
   trainer.state().mark_consumed(consumed);
   CHECK(trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED");
   int waits = 0, goes_on = 0;

@@ -14,7 +14,9 @@ using namespace test;
 // The next ERROR for a peer without a session; an empty one when there is none.
 ErrorBody next_error(DirectTrainer& trainer) {
   auto& strays = trainer.state().strays();
-  if (strays.empty()) return {};
+  if (strays.empty()) {
+    return {};
+  }
   const Outgoing out = strays.front().second;
   strays.pop_front();
   const Frame frame = std::as_bytes(std::span(out.header));
@@ -161,7 +163,9 @@ TEST_CASE("a rollout older than its group allows is asked for again, its sibling
           "[terms]") {
   const TempDir dir;
   DirectTrainer trainer(options_of_start(dir, 1));
-  for (const int64_t version : {0, 1, 2}) trainer.publish(version);
+  for (const int64_t version : {0, 1, 2}) {
+    trainer.publish(version);
+  }
   trainer.bring_in("a", 2, 4);
   trainer.state().grant(groups(0, 1, 4, 1));
   REQUIRE(trainer.take_credits("a").size() == 4);
@@ -182,7 +186,9 @@ TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not t
   const TempDir dir;
   {
     DirectTrainer first(options_of_start(dir, 1));
-    for (const int64_t version : {0, 1}) first.publish(version);
+    for (const int64_t version : {0, 1}) {
+      first.publish(version);
+    }
     first.bring_in("a", 1, 8);
     first.state().grant(groups(0, 2, 4, 0));
     for (const int64_t version : {0, 1}) {
@@ -235,7 +241,9 @@ TEST_CASE("the journal holds a rollout's frames as they came", "[terms]") {
 TEST_CASE("weights of long ago verify, and of a wrong root the truth is said", "[terms]") {
   const TempDir dir;
   DirectTrainer trainer(options_of_start(dir, 1));
-  for (int64_t version = 0; version < 100; ++version) trainer.publish(version);
+  for (int64_t version = 0; version < 100; ++version) {
+    trainer.publish(version);
+  }
   trainer.hello("old");
   trainer.commit("old", 3);
   CHECK(trainer.state_of("old") == "sync");

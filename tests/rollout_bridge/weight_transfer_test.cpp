@@ -28,7 +28,9 @@ class MemoryFetcher final : public WeightFetcher {
   bool prefers_changes() const override { return true; }
   Result<FetchState> fetch(WeightReceiver& receiver,
                            WeightReceiver::Clock::time_point now) override {
-    if (fails) return Error{Reason::kGone, "gone"};
+    if (fails) {
+      return Error{Reason::kGone, "gone"};
+    }
     for (const ChunkBody& chunk : receiver.requests(now)) {
       if (chunks-- <= 0) {
         receiver.unsent(chunk);
@@ -61,14 +63,18 @@ struct Transfers {
   // Advances until nothing is left to do at once.
   void run() {
     for (int i = 0; i < 10000; ++i) {
-      if (!transfer.advance({})) return;
+      if (!transfer.advance({})) {
+        return;
+      }
     }
     FAIL("the transfer does not end");
   }
   // "staged 3 memory", "failed 3 gone", "" for none.
   std::string outcome() {
     const auto next = transfer.next_outcome();
-    if (!next) return "";
+    if (!next) {
+      return "";
+    }
     if (const auto* staged = std::get_if<StagedBody>(&*next)) {
       return "staged " + std::to_string(staged->version) + " " + staged->encoding;
     }

@@ -18,8 +18,12 @@ class CountingLink final : public TrainerLink {
   std::optional<WorkerEvent> next_event() override { return std::nullopt; }
   bool has_room() const override { return sent.size() < room; }
   Status send(const Rollout& rollout) override {
-    if (!has_room()) return Error{Reason::kTimeout, "full"};
-    if (Status s = validate(rollout); !s) return s;
+    if (!has_room()) {
+      return Error{Reason::kTimeout, "full"};
+    }
+    if (Status s = validate(rollout); !s) {
+      return s;
+    }
     sent.push_back(rollout);
     return Success{};
   }
@@ -39,7 +43,9 @@ Granted grant_of(int64_t group, std::vector<int32_t> samples, int32_t attempt = 
 
 std::vector<int32_t> indices(const std::vector<GrantedSample>& samples) {
   std::vector<int32_t> out;
-  for (const GrantedSample& s : samples) out.push_back(s.sample_index);
+  for (const GrantedSample& s : samples) {
+    out.push_back(s.sample_index);
+  }
   return out;
 }
 
@@ -110,7 +116,9 @@ TEST_CASE("worker queue: a sample put back after a new session is kept only if g
 TEST_CASE("worker queue: without room at the link rollouts wait and none is lost", "[worker]") {
   WorkerQueue queue;
   queue.on_granted(grant_of(3, {0, 1, 2, 3}));
-  for (const GrantedSample& s : queue.start(4)) queue.finish(rollout_of(s));
+  for (const GrantedSample& s : queue.start(4)) {
+    queue.finish(rollout_of(s));
+  }
   CountingLink link;
   link.room = 1;
   CHECK(queue.deliver(link).empty());
@@ -124,7 +132,9 @@ TEST_CASE("worker queue: without room at the link rollouts wait and none is lost
   CHECK_FALSE(queue.has_made());
   CHECK(queue.held() == 0);
   REQUIRE(link.sent.size() == 4);
-  for (int32_t i = 0; i < 4; ++i) CHECK(link.sent[static_cast<std::size_t>(i)].sample_index == i);
+  for (int32_t i = 0; i < 4; ++i) {
+    CHECK(link.sent[static_cast<std::size_t>(i)].sample_index == i);
+  }
 }
 
 TEST_CASE("worker queue: a rollout that may not be sent goes out as a failed sample", "[worker]") {

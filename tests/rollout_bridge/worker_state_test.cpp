@@ -121,7 +121,9 @@ TEST_CASE("a rollout whose names do not fit a message is refused and the worker 
   worker.join();
   worker.grant(7, {0, 1});
   Rollout rollout = rollout_under(0, 7, 0, 4);
-  for (char c = 'a'; c < 'm'; ++c) rollout.rewards.emplace_back(std::string(4096, c), 1.0);
+  for (char c = 'a'; c < 'm'; ++c) {
+    rollout.rewards.emplace_back(std::string(4096, c), 1.0);
+  }
   Status sent = Success{};
   REQUIRE_NOTHROW(sent = worker.state().send_rollout(rollout));
   REQUIRE_FALSE(sent.ok());
@@ -154,7 +156,9 @@ TEST_CASE("withdrawn samples reach the worker's loop after the grants before the
   worker.say(make_payload(MessageType::kCredit, credit));
   std::vector<Granted> seen;
   while (const auto event = worker.state().poll()) {
-    if (const auto* granted = std::get_if<Granted>(&*event)) seen.push_back(*granted);
+    if (const auto* granted = std::get_if<Granted>(&*event)) {
+      seen.push_back(*granted);
+    }
   }
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].groups.at(0).sample_indices == std::vector<int32_t>{0, 1});

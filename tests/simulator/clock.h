@@ -84,7 +84,9 @@ class FaultCounts {
   uint64_t total() const { return total_; }
   const std::map<std::string, uint64_t>& by_kind() const { return by_kind_; }
   void add(const FaultCounts& other) {
-    for (const auto& [kind, n] : other.by_kind_) by_kind_[kind] += n;
+    for (const auto& [kind, n] : other.by_kind_) {
+      by_kind_[kind] += n;
+    }
     total_ += other.total_;
   }
 

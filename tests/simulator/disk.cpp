@@ -17,7 +17,9 @@ class OpenFile final : public bridge::File {
     disk_.append(*file_, bytes, path_.string());
   }
   std::size_t read_at(uint64_t offset, std::span<std::byte> out) const override {
-    if (offset >= file_->bytes.size()) return 0;
+    if (offset >= file_->bytes.size()) {
+      return 0;
+    }
     const std::size_t count = std::min<std::size_t>(out.size(), file_->bytes.size() - offset);
     std::copy_n(file_->bytes.begin() + static_cast<std::ptrdiff_t>(offset), count, out.begin());
     return count;
@@ -37,7 +39,9 @@ class OpenFile final : public bridge::File {
 
 std::unique_ptr<bridge::File> Disk::open(const std::filesystem::path& path) {
   auto& file = files_[path.string()];
-  if (!file) file = std::make_shared<DiskFile>();
+  if (!file) {
+    file = std::make_shared<DiskFile>();
+  }
   return std::make_unique<OpenFile>(*this, path, file);
 }
 
@@ -65,13 +69,19 @@ void Disk::append(DiskFile& file, std::span<const std::byte> bytes, const std::s
   }
   file.bytes.insert(file.bytes.end(), bytes.begin(),
                     bytes.begin() + static_cast<std::ptrdiff_t>(written));
-  if (crashes) throw ProcessCrash{};
-  if (full_) throw std::system_error(ENOSPC, std::generic_category(), path + ": write");
+  if (crashes) {
+    throw ProcessCrash{};
+  }
+  if (full_) {
+    throw std::system_error(ENOSPC, std::generic_category(), path + ": write");
+  }
 }
 
 bool Disk::flip_bit(const std::string& path, std::size_t keep) {
   const auto file = files_.find(path);
-  if (file == files_.end() || file->second->bytes.size() <= keep) return false;
+  if (file == files_.end() || file->second->bytes.size() <= keep) {
+    return false;
+  }
   auto& bytes = file->second->bytes;
   const auto at = static_cast<std::size_t>(
       random_.between(static_cast<int64_t>(keep), static_cast<int64_t>(bytes.size()) - 1));

@@ -9,7 +9,9 @@ std::string name(const bridge::Rollout& r) { return "rollout " + r.rollout_id; }
 
 void Judge::check(bool holds, const std::string& what) {
   ++checks_;
-  if (!holds) throw Breach(what);
+  if (!holds) {
+    throw Breach(what);
+  }
 }
 
 void Judge::published(int64_t trainer_term, int64_t version, int64_t content) {
@@ -31,7 +33,9 @@ void Judge::spoiled(const std::string& rollout_id) {
 }
 
 void Judge::acknowledged(const std::string& rollout_id, int64_t group_id, int64_t version) {
-  if (spoiled_.contains(rollout_id)) return;
+  if (spoiled_.contains(rollout_id)) {
+    return;
+  }
   acknowledged_[rollout_id] = {group_id, version};
 }
 
@@ -47,7 +51,9 @@ void Judge::started(const std::set<std::string>& replayed) {
 }
 
 bool Judge::rejected(const std::string& rollout_id, const std::string& detail) {
-  if (rollout_id.empty() || spoiled_.contains(rollout_id)) return true;
+  if (rollout_id.empty() || spoiled_.contains(rollout_id)) {
+    return true;
+  }
   if (forgives_unknown_groups_ && detail.find("was granted by no earlier start") != detail.npos) {
     return false;
   }
@@ -73,7 +79,9 @@ void Judge::evaluated(const std::vector<bridge::HeldOutSample>& samples, int64_t
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const bridge::HeldOutSample& sample = samples[i];
     check(sample.prompt == static_cast<int64_t>(i) / samples_each, "samples are out of order");
-    if (sample.rewards.empty()) continue;  // it failed at every attempt
+    if (sample.rewards.empty()) {
+      continue;  // it failed at every attempt
+    }
     check(sample.rewards[0].second == static_cast<double>(content),
           "an evaluation of weights " + std::to_string(content) + " holds a sample of " +
               std::to_string(sample.rewards[0].second));

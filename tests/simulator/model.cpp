@@ -31,7 +31,9 @@ Rollout completed(const GrantedSample& sample, const std::string& worker, int64_
   r.logprobs = {-1.0F, -0.5F};
   r.versions = {{version, 0, 2}};
   r.rewards = {{"correct", random.chance(0.5) ? 1.0 : 0.0}};
-  if (sample.held_out >= 0) r.rewards = {{"content", static_cast<double>(content)}};
+  if (sample.held_out >= 0) {
+    r.rewards = {{"content", static_cast<double>(content)}};
+  }
   return r;
 }
 
@@ -52,7 +54,9 @@ std::string SimModel::install(const WeightSnapshot& snapshot) {
   version_ = manifest.version;
   content_ = content_of(snapshot);
   is_verified_ = !damages_;
-  if (std::exchange(damages_, false)) content_ += 1'000'000;
+  if (std::exchange(damages_, false)) {
+    content_ += 1'000'000;
+  }
   busy_ += kInstall;
   return root_of(content_);
 }
@@ -84,7 +88,9 @@ std::vector<rl::ServedAnswer> SimServer::take_answers() {
   const Time now = world_.events.now();
   std::erase_if(running_, [&](const Request& r) {
     const bool lost = r.process != process_ || !is_up();
-    if (!lost && !r.is_aborted && r.done > now) return false;
+    if (!lost && !r.is_aborted && r.done > now) {
+      return false;
+    }
     if (lost) {
       out.push_back({r.sample, {1}, Error{Reason::kClosed, "the server has gone"}});
       return true;
@@ -96,7 +102,9 @@ std::vector<rl::ServedAnswer> SimServer::take_answers() {
       result.completion_ids = {content_, r.sample.sample_index};
       result.logprobs = {-1.0F, -0.5F};
     }
-    if (plan_.server_labels) result.label = label_;
+    if (plan_.server_labels) {
+      result.label = label_;
+    }
     out.push_back({r.sample, {1}, std::move(result)});
     return true;
   });
@@ -108,8 +116,12 @@ std::vector<GrantedSample> SimServer::withdraw() { return {}; }
 
 Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   busy_ += kInstall;
-  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
-  if (world_.random.chance(0.02)) return Error{Reason::kTimeout, "the load took too long"};
+  if (!is_up()) {
+    return Error{Reason::kClosed, "the server is away"};
+  }
+  if (world_.random.chance(0.02)) {
+    return Error{Reason::kTimeout, "the load took too long"};
+  }
   world_.judge.installed(*snapshot);
   content_ = installed_ = content_of(*snapshot);
   label_ = std::to_string(snapshot->manifest.version);
@@ -118,14 +130,20 @@ Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot)
 
 Status SimServer::verify() {
   busy_ += milliseconds(5);
-  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
+  if (!is_up()) {
+    return Error{Reason::kClosed, "the server is away"};
+  }
   return content_ == installed_ ? Status(Success{})
                                 : Status(Error{Reason::kChecksum, "log-probs of other weights"});
 }
 
 Status SimServer::interrupt() {
-  if (!is_up()) return Error{Reason::kClosed, "the server is away"};
-  for (Request& r : running_) r.is_aborted = true;
+  if (!is_up()) {
+    return Error{Reason::kClosed, "the server is away"};
+  }
+  for (Request& r : running_) {
+    r.is_aborted = true;
+  }
   return Success{};
 }
 

@@ -42,8 +42,12 @@ TrainerPlan draw_trainer(Random& random) {
   plan.journal_compact_bytes = random.chance(0.5) ? 2000 : 1 << 20;
   plan.window_bytes = random.chance(0.5) ? 1 << 20 : 100;  // or few rollouts at a time
   plan.full_every = random.between(1, 4);
-  if (random.chance(0.25)) plan.evaluate_every = random.between(1, 3);
-  if (random.chance(0.15)) limit_journal(random, plan);
+  if (random.chance(0.25)) {
+    plan.evaluate_every = random.between(1, 3);
+  }
+  if (random.chance(0.15)) {
+    limit_journal(random, plan);
+  }
   return plan;
 }
 
@@ -66,9 +70,15 @@ WorkerPlan draw_worker(Random& random, const TrainerPlan& trainer) {
 // How a worker breaks the protocol, if it does.
 void draw_habits(Random& random, WorkerPlan& plan) {
   const int64_t kind = random.between(0, 9);
-  if (kind < 2) plan.spoils = random.chance(0.3) ? 1 : 0.2;
-  if (kind == 2) plan.never_answers = true;
-  if (kind == 3) plan.never_stages = true;
+  if (kind < 2) {
+    plan.spoils = random.chance(0.3) ? 1 : 0.2;
+  }
+  if (kind == 2) {
+    plan.never_answers = true;
+  }
+  if (kind == 3) {
+    plan.never_stages = true;
+  }
 }
 
 class Simulation {
@@ -85,7 +95,9 @@ class Simulation {
     const int64_t good = world_.random.between(0, workers - 1);
     for (int64_t i = 0; i < workers; ++i) {
       WorkerPlan plan = draw_worker(world_.random, plan_);
-      if (i != good) draw_habits(world_.random, plan);
+      if (i != good) {
+        draw_habits(world_.random, plan);
+      }
       workers_.push_back(
           std::make_unique<SimWorker>(world_, trainer_, plan, "w" + std::to_string(i)));
     }
@@ -99,19 +111,26 @@ class Simulation {
         world_.disk.crash_at_append(static_cast<int>(world_.random.between(1, 3)));
       }
       trainer_.start();
-      for (auto& worker : workers_) worker->start();
+      for (auto& worker : workers_) {
+        worker->start();
+      }
       const Time quiet =
           world_.events.now() + world_.random.between(Span(seconds(20)), Span(seconds(120)));
-      if (is_unreliable_) world_.network.set_unreliable(0.02);
+      if (is_unreliable_) {
+        world_.network.set_unreliable(0.02);
+      }
       schedule_fault(quiet);
       look_for_idle_workers();
       world_.events.at(quiet, [this] { heal(); });
       const Time deadline = quiet + kEndsWithin;
-      while (!is_over() && world_.events.now() < deadline) world_.events.step();
+      while (!is_over() && world_.events.now() < deadline) {
+        world_.events.step();
+      }
       outcome.ok = is_over();
-      if (!outcome.ok)
+      if (!outcome.ok) {
         outcome.trouble = "the run has not ended " + std::to_string(kEndsWithin.count()) +
                           " min after the last fault\n" + summary();
+      }
     } catch (const std::exception& error) {
       outcome.ok = false;
       outcome.trouble = std::string(error.what()) + "\n" + summary();
@@ -132,9 +151,13 @@ class Simulation {
 
   void schedule_fault(Time quiet) {
     const Span gap = world_.random.between(Span(milliseconds(1)), 2 * mean_gap_);
-    if (world_.events.now() + gap >= quiet) return;
+    if (world_.events.now() + gap >= quiet) {
+      return;
+    }
     world_.events.after(gap, [this, quiet] {
-      if (trainer_.is_finished()) return heal();  // what is left is to say END
+      if (trainer_.is_finished()) {
+        return heal();  // what is left is to say END
+      }
       inject();
       schedule_fault(quiet);
     });
@@ -143,8 +166,12 @@ class Simulation {
   // While one worker holds samples, another one that is ready must not stay without any.
   void look_for_idle_workers() {
     world_.events.after(kLook, [this] {
-      if (trainer_.is_finished()) return;
-      if (trainer_.is_up()) check_idle_workers();
+      if (trainer_.is_finished()) {
+        return;
+      }
+      if (trainer_.is_up()) {
+        check_idle_workers();
+      }
       look_for_idle_workers();
     });
   }
@@ -168,7 +195,9 @@ class Simulation {
       const bool idles = is_work && w.in_flight_samples == 0 && w.state == "ready" &&
                          w.version == trainer_.published_version() &&
                          (*worker)->plan().keeps_the_rules();
-      if (!idles) continue;
+      if (!idles) {
+        continue;
+      }
       const auto before = idle_since_.find(w.worker_id);
       const Time since = before == idle_since_.end() ? now : before->second;
       if (now - since > longest_idle()) {
@@ -246,7 +275,9 @@ class Simulation {
       damage_journal(away);
     } else if (kind < 92) {
       fault("machine dies", "");
-      if (!trainer_.is_up()) return;
+      if (!trainer_.is_up()) {
+        return;
+      }
       world_.disk.machine_crash();
       if (plan_.fsync != bridge::FsyncPolicy::kEvery) {
         world_.judge.forgive_losses();
@@ -269,7 +300,9 @@ class Simulation {
   // The trainer dies, and finds another bit in its journal. What lies behind it is sampled again.
   void damage_journal(Span away) {
     constexpr std::size_t kMagicBytes = 8;  // a file without these is refused
-    if (!trainer_.is_up() || !world_.disk.flip_bit("/journal/journal.bin", kMagicBytes)) return;
+    if (!trainer_.is_up() || !world_.disk.flip_bit("/journal/journal.bin", kMagicBytes)) {
+      return;
+    }
     world_.judge.forgive_losses();
     world_.judge.forgive_unknown_groups();
     trainer_.crash(away);
@@ -277,7 +310,9 @@ class Simulation {
 
   std::string summary() const {
     std::string text = trainer_.summary();
-    for (const auto& worker : workers_) text += "\n" + worker->summary();
+    for (const auto& worker : workers_) {
+      text += "\n" + worker->summary();
+    }
     return text;
   }
 

@@ -61,7 +61,9 @@ void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome) {
 
 int main(int argc, char** argv) {
   const Flags flags = read_flags(argc, argv);
-  if (!flags.verbose) ringside::rl::log::set_level(ringside::rl::log::Level::kError);
+  if (!flags.verbose) {
+    ringside::rl::log::set_level(ringside::rl::log::Level::kError);
+  }
   ringside::simulator::FaultCounts faults;
   uint64_t seed = flags.seed != 0 ? flags.seed : flags.first;
   uint64_t runs = 0, failed = 0, events = 0;

@@ -57,7 +57,9 @@ rl::StepRules rules_of(const TrainerPlan& plan, int64_t first_step) {
 
 template <class Action>
 void SimTrainer::guarded(Action action) {
-  if (!state_) return;
+  if (!state_) {
+    return;
+  }
   try {
     action();
   } catch (const ProcessCrash&) {
@@ -67,7 +69,9 @@ void SimTrainer::guarded(Action action) {
 }
 
 void SimTrainer::start() {
-  if (finished_ || state_) return;
+  if (finished_ || state_) {
+    return;
+  }
   ++trainer_term_;
   const uint64_t life = ++life_;
   policy_ = std::make_shared<rl::StepPolicy>(rules_of(plan_, checkpoint_ + 1));
@@ -109,12 +113,16 @@ void SimTrainer::start() {
   schedule_round();
   // Another thread encodes the weights, so workers may join before the first version is out.
   world_.events.after(world_.random.between(Span(0), Span(milliseconds(500))), [this, life] {
-    if (life == life_) guarded([this] { publish_first(); });
+    if (life == life_) {
+      guarded([this] { publish_first(); });
+    }
   });
 }
 
 void SimTrainer::crash(Span away) {
-  if (!state_) return;
+  if (!state_) {
+    return;
+  }
   ++life_;
   state_.reset();
   world_.disk.crash_at_append(0);
@@ -124,16 +132,24 @@ void SimTrainer::crash(Span away) {
 
 void SimTrainer::schedule_round() {
   world_.events.after(kRound, [this, life = life_] {
-    if (life != life_) return;
+    if (life != life_) {
+      return;
+    }
     round();
-    if (life == life_) schedule_round();
+    if (life == life_) {
+      schedule_round();
+    }
   });
 }
 
 void SimTrainer::round() {
-  if (world_.events.now() < stopped_until_) return;
+  if (world_.events.now() < stopped_until_) {
+    return;
+  }
   guarded([&] {
-    for (; !inbox_.empty(); inbox_.pop_front()) handle(inbox_.front().first, inbox_.front().second);
+    for (; !inbox_.empty(); inbox_.pop_front()) {
+      handle(inbox_.front().first, inbox_.front().second);
+    }
     state_->tick(world_.events.now());
     take_evaluation();
     train_if_ready();
@@ -178,7 +194,9 @@ void SimTrainer::flush() {
       }
     }
   }
-  for (const std::string& identity : gone) state_->on_unreachable(identity);
+  for (const std::string& identity : gone) {
+    state_->on_unreachable(identity);
+  }
   state_->sweep();
 }
 
@@ -188,7 +206,9 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
   if (is_refused && ++rejected_in_row_[identity] > kMaxRejectedInRow) {
     throw Breach(identity + " is refused again and again and is not told to leave");
   }
-  if (ack.status != "ACCEPTED") return;
+  if (ack.status != "ACCEPTED") {
+    return;
+  }
   rejected_in_row_[identity] = 0;
   const int64_t group = group_of(ack.rollout_id);
   if (group < kFirstHeldOutGroup) {
@@ -202,13 +222,17 @@ std::set<std::string> SimTrainer::journalled() const {
   Journal journal(
       {.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
   std::set<std::string> ids;
-  for (const Rollout& rollout : journal.take_replayed()) ids.insert(rollout.rollout_id);
+  for (const Rollout& rollout : journal.take_replayed()) {
+    ids.insert(rollout.rollout_id);
+  }
   return ids;
 }
 
 // The weights that this start began with; versions are published in order.
 void SimTrainer::publish_first() {
-  if (!std::exchange(first_is_published_, true)) publish(step_);
+  if (!std::exchange(first_is_published_, true)) {
+    publish(step_);
+  }
 }
 
 void SimTrainer::publish(int64_t version) {
@@ -216,7 +240,9 @@ void SimTrainer::publish(int64_t version) {
   published_version_ = version;
   auto snapshot = chain_->extend(snapshot_of(trainer_term_, version, content_));
   held_.push_back(snapshot);
-  if (held_.size() > kHeldVersions) held_.pop_front();
+  if (held_.size() > kHeldVersions) {
+    held_.pop_front();
+  }
   state_->publish(std::move(snapshot));
   state_->open_steps(version + 1, std::min(plan_.steps, version + 1 + plan_.max_staleness));
 }
@@ -235,27 +261,37 @@ void SimTrainer::checkpoint() {
   checkpoint_ = step_;
   checkpoint_content_ = content_;
   flush();  // acknowledgements of these groups count before they are released
-  for (int64_t group = groups.begin; group < groups.end; ++group) release(group);
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    release(group);
+  }
   state_->checkpointed(step_);
 }
 
 void SimTrainer::train_if_ready() {
-  if (training_ || finished_ || evaluation_ends_) return;
+  if (training_ || finished_ || evaluation_ends_) {
+    return;
+  }
   state_->collect();
   const auto rollouts = state_->take(step_ + 1);
-  if (!rollouts) return;
+  if (!rollouts) {
+    return;
+  }
   unrestorable_.clear();
   for (const Rollout& r : *rollouts) {
     world_.judge.popped(r);
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
                                  r.versions.back().version > checkpoint_;
-    if (of_lost_weights) unrestorable_.push_back(policy_->first_group(r.group_id));
+    if (of_lost_weights) {
+      unrestorable_.push_back(policy_->first_group(r.group_id));
+    }
   }
   world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {
-    if (life == life_) guarded([this] { trained(); });
+    if (life == life_) {
+      guarded([this] { trained(); });
+    }
   });
 }
 
@@ -272,9 +308,13 @@ void SimTrainer::trained() {
     flush();
     return;
   }
-  if (step_ % plan_.checkpoint_every == 0) checkpoint();
+  if (step_ % plan_.checkpoint_every == 0) {
+    checkpoint();
+  }
   flush();
-  for (const int64_t slot : unrestorable_) release(slot);
+  for (const int64_t slot : unrestorable_) {
+    release(slot);
+  }
   publish(step_);
   evaluate();
   flush();
@@ -282,13 +322,17 @@ void SimTrainer::trained() {
 
 // The step after it waits, as in the product's loop.
 void SimTrainer::evaluate() {
-  if (plan_.evaluate_every == 0 || step_ % plan_.evaluate_every != 0) return;
+  if (plan_.evaluate_every == 0 || step_ % plan_.evaluate_every != 0) {
+    return;
+  }
   state_->open_evaluation(plan_.held_out_prompts, kHeldOutSamples);
   evaluation_ends_ = world_.events.now() + kEvaluationPatience;
 }
 
 void SimTrainer::take_evaluation() {
-  if (!evaluation_ends_) return;
+  if (!evaluation_ends_) {
+    return;
+  }
   if (const auto samples = state_->take_evaluation()) {
     world_.judge.evaluated(*samples, plan_.held_out_prompts, kHeldOutSamples, content_);
     evaluation_ends_.reset();
@@ -300,7 +344,9 @@ void SimTrainer::take_evaluation() {
 }
 
 std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const ChunkBody& body) const {
-  if (!state_ || world_.events.now() < stopped_until_) return std::nullopt;
+  if (!state_ || world_.events.now() < stopped_until_) {
+    return std::nullopt;
+  }
   Payload payload;
   const auto held = std::find_if(held_.begin(), held_.end(), [&](const auto& snapshot) {
     return snapshot->manifest.version == body.version;
@@ -328,7 +374,9 @@ std::optional<Packet> SimTrainer::answer_chunk(const Header& header, const Chunk
 std::string SimTrainer::summary() const {
   std::string text = "step " + std::to_string(step_) + " of " + std::to_string(plan_.steps) +
                      (state_ ? "" : ", trainer away") + (training_ ? ", training" : "");
-  if (!state_) return text;
+  if (!state_) {
+    return text;
+  }
   text += ", " + std::to_string(state_->counters().groups.waiting) + " rollouts wait";
   for (const WorkerStatus& w : state_->workers()) {
     text += "\n  " + w.worker_id + "/" + std::to_string(w.incarnation) + " " + w.state + " v" +

@@ -30,8 +30,12 @@ WorkerOptions options_of(const WorkerPlan& plan, const std::string& id, uint64_t
 // A ROLLOUT as a worker sends it that breaks the protocol: in its body, not in its frames.
 Payload spoiled(Payload payload, const std::string& rollout_id, int64_t kind) {
   std::map<std::string, std::string> body = {{"rollout_id", rollout_id}};  // lacks all else
-  if (kind == 0) body = {{"rollout_id", "\xff\xfe"}, {"group_id", "no number"}};
-  if (kind == 1) body = {};
+  if (kind == 0) {
+    body = {{"rollout_id", "\xff\xfe"}, {"group_id", "no number"}};
+  }
+  if (kind == 1) {
+    body = {};
+  }
   payload.body = make_payload(MessageType::kRollout, body).body;
   return payload;
 }
@@ -44,11 +48,19 @@ std::optional<WorkerEvent> SimLink::next_event() {
 }
 
 Status SimLink::send(const Rollout& rollout) {
-  if (state_.session().link() == Link::kOver) return Error{Reason::kClosed, "the session is over"};
-  if (!state_.rollouts().has_room()) return Error{Reason::kTimeout, "no room"};
-  if (plan_.never_answers) return Success{};
+  if (state_.session().link() == Link::kOver) {
+    return Error{Reason::kClosed, "the session is over"};
+  }
+  if (!state_.rollouts().has_room()) {
+    return Error{Reason::kTimeout, "no room"};
+  }
+  if (plan_.never_answers) {
+    return Success{};
+  }
   const std::string id = std::exchange(last_id_, rollout.rollout_id);
-  if (id.empty() || !world_.random.chance(plan_.spoils / 2)) return state_.send_rollout(rollout);
+  if (id.empty() || !world_.random.chance(plan_.spoils / 2)) {
+    return state_.send_rollout(rollout);
+  }
   world_.faults.count("rollout_id used twice");
   world_.judge.spoiled(id);
   Rollout twice = rollout;
@@ -80,7 +92,9 @@ bool SimWorker::Process::is_over() const {
 Span SimWorker::Process::take_busy() { return embedded ? model.take_busy() : server.take_busy(); }
 
 void SimWorker::start() {
-  if (over_ || process_) return;
+  if (over_ || process_) {
+    return;
+  }
   ++life_;
   process_ = std::make_unique<Process>(
       world_, plan_, server_, options_of(plan_, worker_id_, life_),
@@ -93,22 +107,30 @@ void SimWorker::start() {
 }
 
 void SimWorker::crash(Span away) {
-  if (!process_) return;
+  if (!process_) {
+    return;
+  }
   ++life_;
   process_.reset();
   server_.drop_requests();
   connected_ = false;
   world_.network.close(std::exchange(identity_, ""));
-  if (!over_) world_.events.after(away, [this] { start(); });
+  if (!over_) {
+    world_.events.after(away, [this] { start(); });
+  }
 }
 
 void SimWorker::damage_next_install() {
-  if (process_) process_->model.damage_next_install();
+  if (process_) {
+    process_->model.damage_next_install();
+  }
 }
 
 void SimWorker::schedule_tick() {
   world_.events.after(kTick, [this, life = life_] {
-    if (life == life_) tick();
+    if (life == life_) {
+      tick();
+    }
   });
 }
 
@@ -127,13 +149,17 @@ void SimWorker::round() {
   process_->state.tick(world_.events.now());
   follow_link();
   flush();
-  if (process_->state.has_event()) schedule_turn(Span{});
+  if (process_->state.has_event()) {
+    schedule_turn(Span{});
+  }
 }
 
 void SimWorker::follow_link() {
   WorkerState& state = process_->state;
   const WorkerSession& session = state.session();
-  if (session.link() == Link::kOver) return;
+  if (session.link() == Link::kOver) {
+    return;
+  }
   if (!identity_.empty() && opened_for_ != session.incarnation()) {
     world_.network.close(std::exchange(identity_, ""));
     connected_ = false;
@@ -149,7 +175,9 @@ void SimWorker::follow_link() {
 void SimWorker::flush() {
   WorkerSession& session = process_->state.session();
   while (connected_ && session.front() != nullptr) {
-    if (!world_.network.to_trainer(identity_, next_packet())) break;
+    if (!world_.network.to_trainer(identity_, next_packet())) {
+      break;
+    }
     session.sent_front(world_.events.now());
   }
 }
@@ -159,7 +187,9 @@ Packet SimWorker::next_packet() {
   Packet packet{session.front_header(), session.front()->buffers};
   const bool spoils =
       session.front()->type == MessageType::kRollout && world_.random.chance(plan_.spoils);
-  if (!spoils) return packet;
+  if (!spoils) {
+    return packet;
+  }
   const auto message = packet.parse();
   const std::string id = message.value().field<std::string>("rollout_id").value();
   world_.faults.count("unreadable rollout");
@@ -170,20 +200,26 @@ Packet SimWorker::next_packet() {
 }
 
 void SimWorker::fetch_weights() {
-  if (plan_.never_stages) return;
+  if (plan_.never_stages) {
+    return;
+  }
   while (process_->state.fetch_weights(world_.events.now())) {
   }
 }
 
 void SimWorker::ask_for_chunk(const Header& header, const ChunkBody& request) {
   const auto delay = world_.network.bulk_delay(worker_id_);
-  if (!delay) return;  // lost: it is asked for again
+  if (!delay) {
+    return;  // lost: it is asked for again
+  }
   world_.events.after(
       *delay,
       [this, life = life_, incarnation = process_->state.session().incarnation(), header, request] {
         auto reply = trainer_.answer_chunk(header, request);
         const auto back = world_.network.bulk_delay(worker_id_);
-        if (!reply || !back) return;
+        if (!reply || !back) {
+          return;
+        }
         world_.events.after(*back, [this, life, incarnation, reply = std::move(*reply)]() mutable {
           on_chunk(life, incarnation, std::move(reply));
         });
@@ -200,7 +236,9 @@ Result<FetchState> SimFetcher::fetch(WeightReceiver& receiver,
       return s.error();
     }
   }
-  for (const ChunkBody& request : receiver.requests(now)) ask_(session_.header, request);
+  for (const ChunkBody& request : receiver.requests(now)) {
+    ask_(session_.header, request);
+  }
   return answered ? FetchState::kMoved : FetchState::kWaiting;
 }
 
@@ -220,12 +258,16 @@ void SimWorker::on_chunk(uint64_t life, uint64_t incarnation, Packet packet) {
 
 void SimWorker::on_connected() {
   connected_ = true;
-  if (world_.events.now() >= stopped_until_) flush();
+  if (world_.events.now() >= stopped_until_) {
+    flush();
+  }
 }
 
 void SimWorker::on_closed() {
   connected_ = false;
-  if (process_) process_->state.session().on_closed();
+  if (process_) {
+    process_->state.session().on_closed();
+  }
 }
 
 void SimWorker::on_packet(Packet packet) {
@@ -240,12 +282,16 @@ void SimWorker::on_packet(Packet packet) {
 void SimWorker::schedule_turn(Span after) {
   const Time at = std::max({world_.events.now() + after, busy_until_, stopped_until_});
   world_.events.at(at, [this, life = life_, number = ++turns_] {
-    if (life == life_ && number == turns_) turn();
+    if (life == life_ && number == turns_) {
+      turn();
+    }
   });
 }
 
 void SimWorker::turn() {
-  if (world_.events.now() < stopped_until_) return schedule_turn(Span{});
+  if (world_.events.now() < stopped_until_) {
+    return schedule_turn(Span{});
+  }
   try {
     const Span wait = process_->turn();
     busy_until_ = world_.events.now() + process_->take_busy();
@@ -266,7 +312,9 @@ void SimWorker::turn() {
 }
 
 std::string SimWorker::summary() const {
-  if (!process_) return worker_id_ + ": no process";
+  if (!process_) {
+    return worker_id_ + ": no process";
+  }
   return worker_id_ + ": link " +
          std::to_string(static_cast<int>(process_->state.session().link())) +
          (connected_ ? ", connected" : "") + ", pending " +

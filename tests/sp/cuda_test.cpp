@@ -1,7 +1,7 @@
 // Guards: CUDA row kernels and flash calls that depart from their CPU twins, ring_steps and several
-// ranks on CUDA that are less exact than the rounding of the kernel explains. NCCL's collectives are
-// in tests/rl/training_cuda_test.cpp. Linked wherever there is nvcc, run where there is a GPU (ctest label gpu); elsewhere
-// it says that it ran nothing.
+// ranks on CUDA that are less exact than the rounding of the kernel explains. NCCL's collectives
+// are in tests/rl/training_cuda_test.cpp. Linked wherever there is nvcc, run where there is a GPU
+// (ctest label gpu); elsewhere it says that it ran nothing.
 #include <ATen/cuda/CUDAContext.h>
 
 #include <algorithm>
@@ -155,7 +155,9 @@ void check_errors(const test::Solution& got, const test::Solution& expected,
 }  // namespace
 
 TEST_CASE("CUDA gathers the same rows as its CPU twin", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(1);
   const sp::RowMoves moves = sp::to_packed(kRows);
   for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
@@ -177,7 +179,9 @@ TEST_CASE("CUDA gathers the same rows as its CPU twin", "[gpu]") {
 }
 
 TEST_CASE("CUDA adds rows as its CPU twin does", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(2);
   // One source for each row, and up to three.
   const sp::RowSums several{{{0, 7, 0, 1}, {3, 20, 1, 4}, {5, 2, 4, 6}}, {0, 3, 5, 9, 11, 13}, 8};
@@ -203,7 +207,9 @@ TEST_CASE("CUDA adds rows as its CPU twin does", "[gpu]") {
 }
 
 TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   at::manual_seed(3);
   const sp::RowMoves moves = sp::from_packed(kRows);
   for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
@@ -243,7 +249,9 @@ TEST_CASE("CUDA merges and writes rows as its CPU twin does", "[gpu]") {
 }
 
 TEST_CASE("a flash call equals its CPU twin for every mask, length and head group", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   const std::vector<int64_t> square{70, 1, 130, 9};
   const std::vector<int64_t> ones{1, 1, 1};
   const std::vector<CallProblem> problems{{kQueryLengths, kKeyLengths, {-1, -1}, {2, 64}, 4},
@@ -270,7 +278,9 @@ TEST_CASE("a flash call equals its CPU twin for every mask, length and head grou
 }
 
 TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   const sp::HeadShape heads{8, 2, 64};
   const auto once = error_of_one_call(heads);
   for (const SegmentForest& forest : packs()) {
@@ -293,7 +303,9 @@ TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
 }
 
 TEST_CASE("several ranks on one GPU are as exact as a single flash call", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   for (const sp::HeadShape heads : {sp::HeadShape{8, 2, 64}, sp::HeadShape{6, 2, 32}}) {
     const auto once = error_of_one_call(heads);
     for (const SegmentForest& forest : packs()) {
@@ -316,7 +328,9 @@ TEST_CASE("several ranks on one GPU are as exact as a single flash call", "[gpu]
 }
 
 TEST_CASE("fp32 and fp64 on CUDA equal the dense oracle", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   for (const SegmentForest& forest : packs()) {
     for (const int64_t window : {0, 50}) {
       auto p = test::make_problem(forest, {6, 2, 20});
@@ -335,7 +349,9 @@ TEST_CASE("fp32 and fp64 on CUDA equal the dense oracle", "[gpu]") {
 }
 
 TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") {
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   auto p = test::make_problem(packs()[2], {8, 2, 64});
   p.window = 30;  // with it, keys are repeated within a varlen_group
   const Split split{RingImpl::kP2p, Placement::kZigzag};
@@ -350,7 +366,9 @@ TEST_CASE("outputs, dk and dv on CUDA are the same bits on every run", "[gpu]") 
 TEST_CASE("CUDA attention refuses what its kernels do not have", "[gpu]") {
   CHECK_THROWS_WITH(sp::cuda_varlen_group_ops()->compute_dtype(at::kInt),
                     Catch::Contains("fp32 or fp64, got Int"));
-  if (no_gpu()) return;
+  if (no_gpu()) {
+    return;
+  }
   const CallProblem odd{{4}, {4}, {-1, 0}, {1, 12}, 1};
   CHECK_THROWS_WITH(run_call(odd, *sp::cuda_varlen_group_ops(), at::kBFloat16),
                     Catch::Contains("head dim 12"));

@@ -63,7 +63,8 @@ TEST_CASE("a model of one's own trains over two ranks as in one process") {
   test::run_ranks({}, [&](const auto& mesh, const auto& comms) { expected = step(mesh, comms); });
   test::run_ranks({.ulysses = 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto got = step(mesh, comms);
-    for (std::size_t i = 0; i < got.size(); ++i)
+    for (std::size_t i = 0; i < got.size(); ++i) {
       TORCH_CHECK(at::allclose(got[i], expected[i], 0, 1e-10), "result ", i);
+    }
   });
 }

@@ -28,7 +28,9 @@ const std::map<std::string, std::string>& sources() {
     std::map<std::string, std::string> found;
     for (const char* folder : {"sp", "engine", "rollout_bridge", "rl", "tools"}) {
       for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-        if (!entry.is_regular_file() || !extensions.contains(entry.path().extension())) continue;
+        if (!entry.is_regular_file() || !extensions.contains(entry.path().extension())) {
+          continue;
+        }
         std::ostringstream text;
         text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
         found[fs::relative(entry.path(), root).generic_string()] = text.str();
@@ -41,11 +43,17 @@ const std::map<std::string, std::string>& sources() {
 
 // The include chain from `file` to a torch header, "a.h -> b.h -> ATen/x.h", or "".
 std::string path_to_torch(const std::string& file, std::set<std::string>& visited) {
-  if (!visited.insert(file).second || !sources().contains(file)) return "";
+  if (!visited.insert(file).second || !sources().contains(file)) {
+    return "";
+  }
   for (const std::string& include : includes_of(sources().at(file))) {
-    if (is_torch_include(include)) return file + " -> " + include;
+    if (is_torch_include(include)) {
+      return file + " -> " + include;
+    }
     const std::string rest = path_to_torch(include, visited);
-    if (!rest.empty()) return file + " -> " + rest;
+    if (!rest.empty()) {
+      return file + " -> " + rest;
+    }
   }
   return "";
 }
@@ -188,7 +196,9 @@ TEST_CASE("functions have at most 70 lines and classes at most 40 members") {
 
 TEST_CASE("torch-free folders reach no torch header through another file") {
   for (const auto& [file, text] : sources()) {
-    if (!must_be_torch_free(file)) continue;
+    if (!must_be_torch_free(file)) {
+      continue;
+    }
     std::set<std::string> visited;
     CHECK(path_to_torch(file, visited) == "");
   }

@@ -88,8 +88,12 @@ std::string include_violation(std::string_view file, std::string_view include) {
       return std::string(pair.folder) + " must not know " + std::string(pair.not_this);
     }
   }
-  if (from != nullptr && top_folder(include) == "tests") return "product code includes a test's";
-  if (must_be_torch_free(file) && is_torch_include(include)) return "this folder is torch-free";
+  if (from != nullptr && top_folder(include) == "tests") {
+    return "product code includes a test's";
+  }
+  if (must_be_torch_free(file) && is_torch_include(include)) {
+    return "this folder is torch-free";
+  }
   if (include == "torch/torch.h" && file.ends_with(".h")) {
     return "torch/torch.h costs every includer 16 s; ATen/core/Tensor.h is enough in a header";
   }
@@ -100,12 +104,16 @@ std::string text_violation(std::string_view text) {
   static const std::regex unfinished(R"(\b(TODO|FIXME)\b)");
   const std::string copy(text);
   std::smatch match;
-  if (std::regex_search(copy, match, unfinished)) return "holds a " + match.str();
+  if (std::regex_search(copy, match, unfinished)) {
+    return "holds a " + match.str();
+  }
   return "";
 }
 
 std::string second_level_folder(std::string_view path) {
-  if (layer_of(path) == nullptr) return "";
+  if (layer_of(path) == nullptr) {
+    return "";
+  }
   const auto second = path.find('/', path.find('/') + 1);
   return std::string(second == std::string_view::npos ? top_folder(path) : path.substr(0, second));
 }
@@ -117,7 +125,9 @@ std::map<std::string, std::string> two_way_folders(
     const std::string from = second_level_folder(file);
     for (const std::string& include : includes_of(text)) {
       const std::string to = second_level_folder(include);
-      if (!to.empty() && to != from) edges.try_emplace({from, to}, file + " includes " + include);
+      if (!to.empty() && to != from) {
+        edges.try_emplace({from, to}, file + " includes " + include);
+      }
     }
   }
   std::map<std::string, std::string> found;

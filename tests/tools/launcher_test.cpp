@@ -35,7 +35,9 @@ class Stage {
  public:
   Stage() {
     std::string name = (fs::temp_directory_path() / "ringside_launch_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    if (mkdtemp(name.data()) == nullptr) {
+      throw std::runtime_error("mkdtemp failed");
+    }
     dir_ = name;
   }
   ~Stage() {
@@ -53,7 +55,9 @@ class Stage {
     options.executable = "/bin/sh";
     options.report = [this](const std::string& line) { append("reports", line); };
     parent_ = fork();
-    if (parent_ != 0) return;
+    if (parent_ != 0) {
+      return;
+    }
     const int log = open((dir_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, STDERR_FILENO);
     if (int ends[2]; reader_leaves && pipe(ends) == 0) {
@@ -76,7 +80,9 @@ class Stage {
   // The exit status of the parent; -1 when it does not end within 30 s.
   int wait_parent() {
     int status = 0;
-    if (!eventually([&] { return waitpid(parent_, &status, WNOHANG) == parent_; })) return -1;
+    if (!eventually([&] { return waitpid(parent_, &status, WNOHANG) == parent_; })) {
+      return -1;
+    }
     parent_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
   }
@@ -87,14 +93,18 @@ class Stage {
     eventually([&] {
       std::ifstream in(dir_ / name);
       found.clear();
-      for (std::string word; in >> word;) found.push_back(word);
+      for (std::string word; in >> word;) {
+        found.push_back(word);
+      }
       return found.size() >= count;
     });
     return found;
   }
   std::vector<pid_t> pids(std::size_t count) const {
     std::vector<pid_t> found;
-    for (const auto& word : words("pids", count)) found.push_back(std::stoi(word));
+    for (const auto& word : words("pids", count)) {
+      found.push_back(std::stoi(word));
+    }
     return found;
   }
   std::string text(const std::string& name) const {
@@ -111,7 +121,9 @@ class Stage {
 
   static bool eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 3000; ++i) {
-      if (condition()) return true;
+      if (condition()) {
+        return true;
+      }
       std::this_thread::sleep_for(milliseconds(10));
     }
     return false;
@@ -121,7 +133,9 @@ class Stage {
   static bool gone(pid_t pid) {
     std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
     std::string stat;
-    if (!std::getline(in, stat)) return true;
+    if (!std::getline(in, stat)) {
+      return true;
+    }
     const auto after_name = stat.rfind(')');
     return stat.compare(after_name, 3, ") Z") == 0;
   }
@@ -145,7 +159,9 @@ void check_all_gone(const std::vector<pid_t>& pids) {
     INFO("pid " << pid);
     const bool gone = Stage::eventually([&] { return Stage::gone(pid); });
     CHECK(gone);
-    if (!gone) kill(pid, SIGKILL);  // a failing test leaves nothing behind either
+    if (!gone) {
+      kill(pid, SIGKILL);  // a failing test leaves nothing behind either
+    }
   }
 }
 
@@ -301,7 +317,7 @@ TEST_CASE("a worker that dies in the same way is restarted as long as the run ge
   Stage stage;
   LaunchOptions options;
   options.backoff = milliseconds(10);
-  options.progress = [&] { return static_cast<std::int64_t>(stage.words("lives", 1).size()); };
+  options.progress = [&] { return static_cast<int64_t>(stage.words("lives", 1).size()); };
   options.trainer_args = stage.script("until [ -e done ]; do sleep 0.02; done");
   options.worker_args = {stage.script(
       "echo x >> lives; if [ $(wc -l < lives) -ge 5 ]; then touch done; exit 0; fi; exit 1")};
@@ -521,7 +537,9 @@ TEST_CASE("no child survives the parent's kill -9") {
   stage.launch_in_parent(options);
   const auto pids = stage.pids(3);
   REQUIRE(pids.size() == 3);
-  for (const pid_t pid : pids) CHECK_FALSE(Stage::gone(pid));
+  for (const pid_t pid : pids) {
+    CHECK_FALSE(Stage::gone(pid));
+  }
   kill(stage.parent(), SIGKILL);
   CHECK(stage.wait_parent() == 256 + SIGKILL);
   check_all_gone(pids);

@@ -17,7 +17,9 @@ class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
     clear();
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : variables) {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
   }
   ~Environment() { clear(); }
 

@@ -19,7 +19,9 @@ std::string code_of(std::string_view text) {
     const auto at = it->position();
     const bool separator = (*it)[0].str().front() == '\'' && at > 0 && std::isalnum(text[at - 1]);
     for (auto i = at; !separator && i < at + it->length(); ++i) {
-      if (code[i] != '\n') code[i] = ' ';
+      if (code[i] != '\n') {
+        code[i] = ' ';
+      }
     }
   }
   return code;
@@ -27,7 +29,9 @@ std::string code_of(std::string_view text) {
 
 std::string trimmed(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\n");
-  if (first == std::string::npos) return "";
+  if (first == std::string::npos) {
+    return "";
+  }
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
@@ -47,17 +51,27 @@ struct Scope {
 
 // What the brace after `head` opens, in a scope of kind `outer`.
 Kind kind_of(const std::string& head, Kind outer) {
-  if (outer == Kind::kFunction || outer == Kind::kBraces) return Kind::kBraces;
-  if (std::count(head.begin(), head.end(), '(') != std::count(head.begin(), head.end(), ')'))
+  if (outer == Kind::kFunction || outer == Kind::kBraces) {
     return Kind::kBraces;
-  if (head.empty() || matches(head, R"(^(inline )?namespace\b|^extern\s*$)"))
+  }
+  if (std::count(head.begin(), head.end(), '(') != std::count(head.begin(), head.end(), ')')) {
+    return Kind::kBraces;
+  }
+  if (head.empty() || matches(head, R"(^(inline )?namespace\b|^extern\s*$)")) {
     return Kind::kNamespace;
-  if (matches(head, R"(^(template\s*<[^(]*>\s*)?(class|struct|union)\b)") && head.back() != ')')
+  }
+  if (matches(head, R"(^(template\s*<[^(]*>\s*)?(class|struct|union)\b)") && head.back() != ')') {
     return Kind::kClass;
-  if (matches(head, R"(\)\s*((const|noexcept|override|final|try|&&?)\s*)*$)"))
+  }
+  if (matches(head, R"(\)\s*((const|noexcept|override|final|try|&&?)\s*)*$)")) {
     return Kind::kFunction;
-  if (matches(head, R"(\)\s*(const\s*)?->)")) return Kind::kFunction;
-  if (matches(head, R"(\)\s*(noexcept\s*)?:[^:])") && head.back() == '}') return Kind::kFunction;
+  }
+  if (matches(head, R"(\)\s*(const\s*)?->)")) {
+    return Kind::kFunction;
+  }
+  if (matches(head, R"(\)\s*(noexcept\s*)?:[^:])") && head.back() == '}') {
+    return Kind::kFunction;
+  }
   return Kind::kBraces;
 }
 
@@ -118,13 +132,17 @@ class Reader {
   }
 
   void close() {
-    if (scopes_.size() < 2) return;
+    if (scopes_.size() < 2) {
+      return;
+    }
     const Scope scope = scopes_.back();
     scopes_.pop_back();
     head_.clear();
     if (scope.kind == Kind::kFunction) {
       shape_.functions.push_back({scope.head, scope.line, line_ - scope.line + 1});
-      if (scopes_.back().kind == Kind::kClass) ++scopes_.back().members.methods;
+      if (scopes_.back().kind == Kind::kClass) {
+        ++scopes_.back().members.methods;
+      }
     } else if (scope.kind == Kind::kClass) {
       shape_.classes.push_back(scope.members);
     } else if (scope.kind == Kind::kBraces) {
@@ -133,7 +151,9 @@ class Reader {
   }
 
   void end_declaration() {
-    if (scopes_.back().kind == Kind::kClass) count_member(scopes_.back().members, trimmed(head_));
+    if (scopes_.back().kind == Kind::kClass) {
+      count_member(scopes_.back().members, trimmed(head_));
+    }
     head_.clear();
   }
 

@@ -132,7 +132,9 @@ bool print_reference(const CheckOptions& options) {
 }
 
 void print_all(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::cout << line << "\n";
+  for (const std::string& line : lines) {
+    std::cout << line << "\n";
+  }
 }
 
 // The mesh after context_parallel_size is factored, which needs the model's heads.

@@ -136,7 +136,9 @@ rl::LoadedConfig load(const ConfigInputs& inputs) {
 }
 
 void print_errors(const rl::LoadedConfig& loaded) {
-  for (const std::string& error : loaded.errors) std::cerr << error << "\n";
+  for (const std::string& error : loaded.errors) {
+    std::cerr << error << "\n";
+  }
   print_count(loaded.errors.size());
 }
 

@@ -128,14 +128,22 @@ int examine(const DoctorOptions& options) {
   std::optional<rl::LoadedConfig> loaded;
   if (!options.words.empty()) {
     loaded = load_or_print_errors(split_inputs(options.words));
-    if (!loaded) return kExitUsage;
+    if (!loaded) {
+      return kExitUsage;
+    }
   }
   std::cout << version_text() << "\nlibraries: " << library_versions() << "\n";
   std::vector<Finding> findings = machine_findings(loaded ? shared_bytes(loaded->config) : 0);
-  for (Finding& finding : local_network_findings()) findings.push_back(std::move(finding));
+  for (Finding& finding : local_network_findings()) {
+    findings.push_back(std::move(finding));
+  }
   if (loaded) {
-    for (Finding& finding : memory_findings(loaded->config)) findings.push_back(std::move(finding));
-    for (Finding& finding : recipe_findings(loaded->config)) findings.push_back(std::move(finding));
+    for (Finding& finding : memory_findings(loaded->config)) {
+      findings.push_back(std::move(finding));
+    }
+    for (Finding& finding : recipe_findings(loaded->config)) {
+      findings.push_back(std::move(finding));
+    }
   }
   return print_findings(findings) ? kExitOk : kExitFailure;
 }
@@ -145,7 +153,9 @@ int doctor(const DoctorOptions& options) {
     return examine(options);
   }
   std::cout << version_text() << "\n";
-  if (!check_writable("--output", options.output)) return kExitUsage;
+  if (!check_writable("--output", options.output)) {
+    return kExitUsage;
+  }
   const auto choice = engine::choose_device(options.device, 0);
   if (!choice.error.empty()) {
     std::cerr << "--device " << options.device << ": " << choice.error << "\n";

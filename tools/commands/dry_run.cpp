@@ -53,7 +53,9 @@ std::string layout_of(const rl::ParallelConfig& parallel) {
 nlohmann::json last_metrics(const fs::path& run_dir) {
   std::ifstream in(run_dir / "metrics.jsonl");
   std::string line, last;
-  while (std::getline(in, line)) last = line;
+  while (std::getline(in, line)) {
+    last = line;
+  }
   return last.empty() ? nlohmann::json::object() : nlohmann::json::parse(last);
 }
 
@@ -93,7 +95,9 @@ int run_prepared(const PreparedDryRun& prepared, int nproc) {
   const rl::PreflightScope scope{
       .workers_here = live, .brings_rollouts = !live, .rollouts = prepared.rollouts};
   if (!small.ok() || !pass_preflight(small, scope, notes)) {
-    for (const std::string& error : small.errors) std::cerr << error << "\n";
+    for (const std::string& error : small.errors) {
+      std::cerr << error << "\n";
+    }
     return kExitUsage;
   }
   const int ranks = trainer_processes(small.config, nproc);
@@ -120,7 +124,9 @@ int dry_run(const rl::LoadedConfig& loaded, bool recorded_rollouts, int nproc) {
   request.dir = make_temporary_folder();
   const PreparedDryRun prepared = prepare_dry_run(request);
   std::cout << "dry run; what differs from the recipe:\n";
-  for (const std::string& line : prepared.lines) std::cout << "  " << line << "\n";
+  for (const std::string& line : prepared.lines) {
+    std::cout << "  " << line << "\n";
+  }
   std::cout << std::flush;
   const int code = run_prepared(prepared, nproc);
   if (code == kExitOk) {

@@ -112,8 +112,12 @@ int evaluate(const EvalOptions& options) {
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);
-  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
-  if (!options.output.empty() && !check_writable("--output", options.output)) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) {
+    return kExitUsage;
+  }
+  if (!options.output.empty() && !check_writable("--output", options.output)) {
+    return kExitUsage;
+  }
   if (loaded->config.train.threads > 0) {
     at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }

@@ -56,7 +56,9 @@ void set_examples(CLI::App& app) {
       continue;
     }
     std::string text = "Examples:";
-    for (const std::string& line : found->second) text += "\n  " + line;
+    for (const std::string& line : found->second) {
+      text += "\n  " + line;
+    }
     command->footer(text);
   }
 }

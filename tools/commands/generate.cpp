@@ -174,8 +174,12 @@ int generate(const GenerateOptions& options) {
   inputs.overrides.push_back("model.path=" + options.model.string());
   inputs.overrides.push_back("model.init=pretrained");
   const auto loaded = load_or_print_errors(inputs);
-  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
-  if (!check_options(options, loaded->config)) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) {
+    return kExitUsage;
+  }
+  if (!check_options(options, loaded->config)) {
+    return kExitUsage;
+  }
   if (loaded->config.train.threads > 0) {
     at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }

@@ -153,7 +153,9 @@ int init(const InitOptions& options) {
               << ": exists already; recipes are not overwritten\n";
     return kExitUsage;
   }
-  if (!check_writable("--output", options.output)) return kExitUsage;
+  if (!check_writable("--output", options.output)) {
+    return kExitUsage;
+  }
   DataSample sample;
   RecipeAnswers answers;
   try {

@@ -153,8 +153,12 @@ int logprobs(const LogprobsOptions& options, const CommandContext& context) {
   }
   auto loaded = load_or_print_errors(
       {.recipes = {}, .overrides = overrides, .mistakes = {}, .use = rl::ConfigUse::kSampleModel});
-  if (!loaded || !check_model_directory(options.model)) return kExitUsage;
-  if (!check_writable("--output", options.output)) return kExitUsage;
+  if (!loaded || !check_model_directory(options.model)) {
+    return kExitUsage;
+  }
+  if (!check_writable("--output", options.output)) {
+    return kExitUsage;
+  }
   if (!rank_environment()) {
     check_input(options, loaded->config);
   }

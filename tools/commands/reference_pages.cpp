@@ -23,7 +23,9 @@ bool is_flag(const CLI::Option& option) { return option.get_items_expected_max()
 // Whether the command takes recipes and key=value words.
 bool takes_keys(const CLI::App& command) {
   for (const CLI::Option* option : positionals_of(command)) {
-    if (option->get_name() == "inputs") return true;
+    if (option->get_name() == "inputs") {
+      return true;
+    }
   }
   return false;
 }
@@ -35,8 +37,12 @@ std::string long_name(const CLI::Option& option) {
 
 std::string all_names(const CLI::Option& option) {
   std::string names;
-  for (const std::string& name : option.get_snames()) names += "-" + name + ", ";
-  for (const std::string& name : option.get_lnames()) names += "--" + name + ", ";
+  for (const std::string& name : option.get_snames()) {
+    names += "-" + name + ", ";
+  }
+  for (const std::string& name : option.get_lnames()) {
+    names += "--" + name + ", ";
+  }
   return names.substr(0, names.size() - 2);
 }
 
@@ -45,7 +51,9 @@ std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
     const bool line_start = out.empty() || out.back() == '\n';
-    if (line_start && (c == '.' || c == '\'')) out += "\\&";
+    if (line_start && (c == '.' || c == '\'')) {
+      out += "\\&";
+    }
     if (c == '\\') {
       out += "\\e";
     } else {
@@ -71,7 +79,9 @@ void write_command(std::ostream& out, const CLI::App& command) {
     out << " " << roff(name == "inputs" ? "[RECIPE...] [KEY=VALUE...]" : name);
   }
   out << "\n" << roff(command.get_description()) << ".\n";
-  for (const CLI::Option* option : options_of(command)) write_option(out, *option);
+  for (const CLI::Option* option : options_of(command)) {
+    write_option(out, *option);
+  }
   if (!command.get_footer().empty()) {
     out << ".PP\n.nf\n" << roff(command.get_footer()) << "\n.fi\n";
   }
@@ -105,13 +115,17 @@ Where dry runs keep their files.
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : " ") + word;
+  }
   return text;
 }
 
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : options_of(command)) names.push_back(long_name(*option));
+  for (const CLI::Option* option : options_of(command)) {
+    names.push_back(long_name(*option));
+  }
   return names;
 }
 
@@ -134,9 +148,13 @@ std::string manual_page(const CLI::App& app) {
   out << ".TH RINGSIDE 1 \"\" \"ringside " RINGSIDE_VERSION "\"\n.SH NAME\nringside \\- "
       << roff("reinforcement-learning post-training of language models")
       << "\n.SH SYNOPSIS\n.B ringside\n.I COMMAND\n.RI [ OPTIONS ]\n.SH COMMANDS\n";
-  for (const Command command : app.get_subcommands(nullptr)) write_command(out, *command);
+  for (const Command command : app.get_subcommands(nullptr)) {
+    write_command(out, *command);
+  }
   out << ".SH OPTIONS\n";
-  for (const CLI::Option* option : options_of(app)) write_option(out, *option);
+  for (const CLI::Option* option : options_of(app)) {
+    write_option(out, *option);
+  }
   out << ".SH RECIPES\n"
       << roff(
              "A recipe is a YAML file of keys that differ from the defaults. Later files override "
@@ -152,12 +170,16 @@ std::string bash_completion(const CLI::App& app) {
   std::ostringstream cases;
   for (const Command command : app.get_subcommands(nullptr)) {
     commands.push_back(command->get_name());
-    if (takes_keys(*command)) with_keys.push_back(command->get_name());
+    if (takes_keys(*command)) {
+      with_keys.push_back(command->get_name());
+    }
     cases << "    " << command->get_name() << ") options='" << joined(option_names(*command))
           << "' ;;\n";
   }
   std::string keys;
-  for (const std::string& key : rl::known_keys()) keys += (keys.empty() ? "" : " ") + key + "=";
+  for (const std::string& key : rl::known_keys()) {
+    keys += (keys.empty() ? "" : " ") + key + "=";
+  }
   std::ostringstream out;
   out << "# bash completion of ringside, from `ringside completion bash`.\n"
       << "_ringside() {\n"
@@ -192,7 +214,9 @@ std::string zsh_completion(const CLI::App& app) {
   std::ostringstream out;
   out << "#compdef ringside\n# zsh completion of ringside, from `ringside completion zsh`.\n"
       << "_ringside_inputs() {\n  local -a keys\n  keys=(";
-  for (const std::string& key : rl::known_keys()) out << " " << key << "=";
+  for (const std::string& key : rl::known_keys()) {
+    out << " " << key << "=";
+  }
   out << " )\n  _files\n  compadd -S '' -a keys\n}\n_ringside() {\n  local -a commands\n"
       << "  commands=(\n"
       << names.str() << "  )\n  if (( CURRENT == 2 )); then\n"

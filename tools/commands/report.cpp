@@ -25,7 +25,9 @@ int report(const ReportCommand& options) {
   }
   const std::filesystem::path output =
       options.output.empty() ? options.run_dirs.front() / "report.html" : options.output;
-  if (!check_writable("--output", output)) return kExitUsage;
+  if (!check_writable("--output", output)) {
+    return kExitUsage;
+  }
   const std::string page = as_usage(
       [&] { return rl::html_report(options.run_dirs, {.trainer_at_work = rl::trainer_at_work}); });
   std::ofstream file(output, std::ios::binary | std::ios::trunc);

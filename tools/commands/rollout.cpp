@@ -32,7 +32,9 @@ int rollout(const RolloutOptions& options) {
     inputs.overrides.push_back("rollout.server=" + options.server);
   }
   const auto loaded = load_or_print_errors(inputs);
-  if (!loaded) return kExitUsage;
+  if (!loaded) {
+    return kExitUsage;
+  }
   if (options.run_dir.empty() && !rl::names_port(loaded->config.bridge.rollout_address)) {
     std::cerr << "ringside rollout: no trainer named; give --run-dir DIR, or the trainer's "
                  "bridge.rollout_address (now "

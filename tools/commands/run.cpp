@@ -56,15 +56,23 @@ rl::StartPlan plan_start(const RunOptions& options, rl::LoadedConfig loaded) {
 
 int run(const RunOptions& options) {
   const auto loaded = load_or_print_errors(split_inputs(options.words));
-  if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
-  if (options.dry_run) return dry_run(*loaded, /*recorded_rollouts=*/false, options.nproc);
+  if (!loaded || !check_nproc(loaded->config, options.nproc)) {
+    return kExitUsage;
+  }
+  if (options.dry_run) {
+    return dry_run(*loaded, /*recorded_rollouts=*/false, options.nproc);
+  }
   if (const std::string problem = run_directory_problem(options.run_dir); !problem.empty()) {
     throw UsageError(problem);
   }
-  if (const auto code = exit_code_of(plan_start(options, *loaded))) return *code;
+  if (const auto code = exit_code_of(plan_start(options, *loaded))) {
+    return *code;
+  }
   as_usage([&] { remove_old_addresses(options.run_dir); });
   std::vector<std::string> notes;
-  if (!pass_preflight(*loaded, {}, notes)) return kExitUsage;
+  if (!pass_preflight(*loaded, {}, notes)) {
+    return kExitUsage;
+  }
   as_usage([&] { log_to_run_directory(options.run_dir); });
   for (const std::string& note : notes) {
     rl::log::info(note);

@@ -43,7 +43,7 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
   options.progress = [metrics = run.run_dir / "metrics.jsonl"] {
     std::error_code absent;
     const auto size = std::filesystem::file_size(metrics, absent);
-    return absent ? std::int64_t{0} : static_cast<std::int64_t>(size);
+    return absent ? int64_t{0} : static_cast<int64_t>(size);
   };
   options.report = [](const std::string& sentence) { rl::log::warn(sentence); };
   options.copy_line = rl::log::copy_line;

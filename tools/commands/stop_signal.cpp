@@ -17,13 +17,13 @@ namespace {
 
 // A signal handler can only access variables of static storage, without locks.
 volatile std::sig_atomic_t received = 0;
-std::atomic<std::int64_t> received_at_ms = 0;
-static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+std::atomic<int64_t> received_at_ms = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-std::int64_t now_ms() {
+int64_t now_ms() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{1000} * now.tv_sec + now.tv_nsec / 1'000'000;
+  return int64_t{1000} * now.tv_sec + now.tv_nsec / 1'000'000;
 }
 
 // Whether this process's output goes to a pipe that nobody reads from any more. SIGPIPE may also

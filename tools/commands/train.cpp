@@ -194,8 +194,12 @@ void leave_cores(const TrainOptions& options, rl::Config& config) {
 
 int train(const TrainOptions& options, const CommandContext& context) {
   auto loaded = load_or_print_errors(split_inputs(options.words));
-  if (!loaded || !check_nproc(loaded->config, options.nproc)) return kExitUsage;
-  if (options.dry_run) return dry_run_of(options, *loaded);
+  if (!loaded || !check_nproc(loaded->config, options.nproc)) {
+    return kExitUsage;
+  }
+  if (options.dry_run) {
+    return dry_run_of(options, *loaded);
+  }
   if (options.steps > 0 && loaded->origins.at("train.steps") == "default") {
     // train.steps is not set otherwise: the schedule ends with --steps.
     loaded->config.train.steps = options.steps;
@@ -211,13 +215,17 @@ int train(const TrainOptions& options, const CommandContext& context) {
   const rl::StartPlan plan =
       rl::plan_start(options.run_dir, loaded->config, total_steps(options, loaded->config),
                      options.accept_changes, sources);
-  if (const auto code = exit_code_of(plan)) return *code;
+  if (const auto code = exit_code_of(plan)) {
+    return *code;
+  }
   if (first && std::filesystem::exists(options.run_dir)) {
     // A probe only: rank 0 takes the lock for the time of the run.
     as_usage([&] { const rl::RunDirectoryLock nobody_is_at_work(options.run_dir); });
   }
   std::vector<std::string> notes;
-  if (!check_run(options, *loaded, notes)) return kExitUsage;
+  if (!check_run(options, *loaded, notes)) {
+    return kExitUsage;
+  }
   if (first) {
     as_usage([&] { log_to_run_directory(options.run_dir); });
   }

@@ -49,7 +49,9 @@ Finding limit_finding(const std::string& name, int resource, rlim_t least, bool 
 double memory_line(const std::string& name) {
   std::ifstream in("/proc/meminfo");
   for (std::string line; std::getline(in, line);) {
-    if (line.starts_with(name + ":")) return std::stod(line.substr(name.size() + 1)) * 1024.0;
+    if (line.starts_with(name + ":")) {
+      return std::stod(line.substr(name.size() + 1)) * 1024.0;
+    }
   }
   return 0;
 }
@@ -68,7 +70,7 @@ Finding memory_finding() {
   return finding;
 }
 
-Finding shared_memory_finding(std::int64_t needed) {
+Finding shared_memory_finding(int64_t needed) {
   struct statvfs stat {};
   if (statvfs("/dev/shm", &stat) != 0) {
     return {Health::kWarning, "shared memory: /dev/shm is not there",
@@ -126,7 +128,7 @@ Finding disk_finding(const std::string& name, const std::filesystem::path& folde
   return finding;
 }
 
-std::vector<Finding> machine_findings(std::int64_t shared_bytes) {
+std::vector<Finding> machine_findings(int64_t shared_bytes) {
   std::vector<Finding> findings;
   findings.push_back(memory_finding());
   findings.push_back(shared_memory_finding(shared_bytes));

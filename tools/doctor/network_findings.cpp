@@ -27,7 +27,9 @@ class Socket {
   explicit Socket(const addrinfo& address)
       : fd_(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
   ~Socket() {
-    if (fd_ >= 0) close(fd_);
+    if (fd_ >= 0) {
+      close(fd_);
+    }
   }
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;

@@ -237,7 +237,9 @@ void write_made_up_rollouts(const rl::Config& config, int64_t vocab_size, int64_
   };
   const auto ids = [&](int64_t count) {
     std::vector<int64_t> drawn;
-    for (int64_t i = 0; i < count; ++i) drawn.push_back(below(vocab_size));
+    for (int64_t i = 0; i < count; ++i) {
+      drawn.push_back(below(vocab_size));
+    }
     return drawn;
   };
   std::vector<std::string> lines;

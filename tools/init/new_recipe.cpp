@@ -31,7 +31,9 @@ struct Lengths {
 
 int64_t next_power_of_two(int64_t value) {
   int64_t power = 1;
-  while (power < value) power *= 2;
+  while (power < value) {
+    power *= 2;
+  }
   return power;
 }
 
@@ -111,7 +113,9 @@ Lengths lengths_of(const RecipeAnswers& answers, const DataSample& sample, const
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
+    if (c == '"' || c == '\\') {
+      out += '\\';
+    }
     out += c;
   }
   return out + "\"";

@@ -22,15 +22,21 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    if (!variables.contains(text.substr(0, text.find('=')))) entries.push_back(text);
+    if (!variables.contains(text.substr(0, text.find('=')))) {
+      entries.push_back(text);
+    }
   }
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) {
+    entries.push_back(name + "=" + value);
+  }
   return entries;
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
-  for (auto& text : strings) pointers.push_back(text.data());
+  for (auto& text : strings) {
+    pointers.push_back(text.data());
+  }
   pointers.push_back(nullptr);
   return pointers;
 }
@@ -39,29 +45,43 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 [[noreturn]] void become(const char* executable, char** argv, char** envp, pid_t parent,
                          int stderr_fd, int error_pipe) {
   setpgid(0, 0);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) ::signal(signal, SIG_DFL);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) {
+    ::signal(signal, SIG_DFL);
+  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before the line above took effect.
-  if (getppid() != parent) _exit(127);
+  if (getppid() != parent) {
+    _exit(127);
+  }
   const int null = open("/dev/null", O_RDONLY);
-  if (null >= 0) dup2(null, STDIN_FILENO);
-  if (stderr_fd >= 0) dup2(stderr_fd, STDERR_FILENO);
+  if (null >= 0) {
+    dup2(null, STDIN_FILENO);
+  }
+  if (stderr_fd >= 0) {
+    dup2(stderr_fd, STDERR_FILENO);
+  }
   execve(executable, argv, envp);
   const int error = errno;
-  if (write(error_pipe, &error, sizeof(error)) < 0) _exit(126);
+  if (write(error_pipe, &error, sizeof(error)) < 0) {
+    _exit(126);
+  }
   _exit(127);
 }
 
 }  // namespace
 
 std::string ExitStatus::describe() const {
-  if (!signalled) return "exited with status " + std::to_string(code);
+  if (!signalled) {
+    return "exited with status " + std::to_string(code);
+  }
   std::string text = "was killed by signal " + std::to_string(code);
   const char* name = sigabbrev_np(code);
-  if (name != nullptr) text.append(" (SIG").append(name).append(")");
+  if (name != nullptr) {
+    text.append(" (SIG").append(name).append(")");
+  }
   return text;
 }
 
@@ -73,7 +93,9 @@ pid_t spawn(const ChildSpec& spec) {
   const std::vector<char*> envp = pointers_to(entries);
 
   int error_pipe[2];
-  if (pipe2(error_pipe, O_CLOEXEC) != 0) throw_errno(errno, "pipe");
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) {
+    throw_errno(errno, "pipe");
+  }
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
@@ -108,7 +130,9 @@ std::optional<ExitStatus> reap(pid_t pid) {
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
     throw_errno(errno, "waitid " + std::to_string(pid));
   }
-  if (info.si_pid == 0) return std::nullopt;
+  if (info.si_pid == 0) {
+    return std::nullopt;
+  }
   signal_group(pid, SIGKILL);
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED) != 0) {
     throw_errno(errno, "waitid " + std::to_string(pid));

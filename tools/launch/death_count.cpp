@@ -22,8 +22,7 @@ std::string without_numbers(const std::string& text) {
 
 }  // namespace
 
-int DeathCount::add(const ExitStatus& status, const std::string& last_words,
-                    std::int64_t progress) {
+int DeathCount::add(const ExitStatus& status, const std::string& last_words, int64_t progress) {
   // The last output before a signal is unrelated to it.
   const std::string how = status.describe() + (status.signalled ? "" : without_numbers(last_words));
   const bool equal = count_ > 0 && how == how_ && progress == progress_;

@@ -15,11 +15,11 @@ class DeathCount {
  public:
   // Counts a death. progress: a number that changes whenever the run makes progress. Returns the
   // number of equal deaths in a row once a restart does not help, before that 0.
-  int add(const ExitStatus& status, const std::string& last_words, std::int64_t progress);
+  int add(const ExitStatus& status, const std::string& last_words, int64_t progress);
 
  private:
   std::string how_;
-  std::int64_t progress_ = 0;
+  int64_t progress_ = 0;
   int count_ = 0;
 };
 

@@ -111,14 +111,18 @@ class Supervisor {
   // Runs early only after an exception; even then no child may be left.
   ~Supervisor() {
     for (const Child& child : children_) {
-      if (child.pid != 0) kill_and_reap(child.pid);
+      if (child.pid != 0) {
+        kill_and_reap(child.pid);
+      }
     }
   }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
   LaunchResult run() {
-    for (Child& child : children_) start(child);
+    for (Child& child : children_) {
+      start(child);
+    }
     while (any_running()) {
       const auto signal = signals_.wait(next_deadline(), relays());
       pump_relays();
@@ -266,9 +270,13 @@ class Supervisor {
     std::string failures;
     std::string advice;
     for (Child& child : children_) {
-      if (child.pid == 0) continue;
+      if (child.pid == 0) {
+        continue;
+      }
       const auto status = reap(child.pid);
-      if (!status) continue;
+      if (!status) {
+        continue;
+      }
       const std::string ending = record_end(child, *status);
       if (!child.trainer) {
         on_worker_exit(child, *status, ending);
@@ -288,7 +296,9 @@ class Supervisor {
     } else if (phase_ == Phase::kRunning && !trainers_running()) {
       phase_ = Phase::kLeaving;
       leave_deadline_ = Clock::now() + options_.leave;
-      for (Child& child : children_) child.restart_at.reset();
+      for (Child& child : children_) {
+        child.restart_at.reset();
+      }
     }
   }
 
@@ -319,9 +329,13 @@ class Supervisor {
   static bool knows_reason(const Child& child) { return child.relay && child.relay->holds_words(); }
 
   void on_worker_exit(Child& child, const ExitStatus& status, const std::string& ending) {
-    if (phase_ == Phase::kStopping || phase_ == Phase::kKilling) return;
+    if (phase_ == Phase::kStopping || phase_ == Phase::kKilling) {
+      return;
+    }
     if (status.ok() || phase_ == Phase::kLeaving || !options_.restart_workers) {
-      if (!status.ok()) report(ending);
+      if (!status.ok()) {
+        report(ending);
+      }
       return;
     }
     const bool usage = !status.signalled && status.code == kUsageExit;
@@ -357,7 +371,7 @@ class Supervisor {
     // 2^20 times any sensible first delay is beyond any sensible cap; the bound keeps the shift
     // defined.
     const milliseconds delay = std::min(
-        options_.max_backoff, options_.backoff * (std::int64_t{1} << std::min(child.deaths, 20)));
+        options_.max_backoff, options_.backoff * (int64_t{1} << std::min(child.deaths, 20)));
     ++child.deaths;
     child.restart_at = Clock::now() + delay;
     report(why + "; restarting it in " + seconds(delay));
@@ -412,7 +426,9 @@ class Supervisor {
   }
 
   void report(const std::string& sentence) const {
-    if (options_.report) options_.report(sentence);
+    if (options_.report) {
+      options_.report(sentence);
+    }
   }
 
   const LaunchOptions& options_;
@@ -432,7 +448,9 @@ class Supervisor {
 
 int pick_free_port() {
   const auto check = [](bool good, const char* what) {
-    if (!good) throw std::system_error(errno, std::generic_category(), what);
+    if (!good) {
+      throw std::system_error(errno, std::generic_category(), what);
+    }
   };
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   check(fd >= 0, "socket");

@@ -50,7 +50,7 @@ struct LaunchOptions {
 
   // A number that changes whenever the run makes progress, e.g. the size of its metrics file.
   // Empty: nothing counts as progress.
-  std::function<std::int64_t()> progress;
+  std::function<int64_t()> progress;
 
   // Receives one sentence for each event that does not end the run, e.g. "worker 0 (pid 7) was
   // killed by signal 9 (SIGKILL); restarting it in 1.0 s". May be empty. Called on the thread of

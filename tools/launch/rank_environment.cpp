@@ -14,7 +14,9 @@ constexpr int kMaxRanks = 1 << 20;
 // The variable as an integer in [low, high]; nullopt when it is unset or empty.
 std::optional<int> integer(const char* name, int low, int high) {
   const char* raw = std::getenv(name);
-  if (raw == nullptr || *raw == '\0') return std::nullopt;
+  if (raw == nullptr || *raw == '\0') {
+    return std::nullopt;
+  }
   const std::string_view text(raw);
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

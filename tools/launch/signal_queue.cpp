@@ -17,7 +17,9 @@ using Clock = std::chrono::steady_clock;
 // Timeout of poll() in milliseconds, rounded up so that the deadline has passed when poll() times
 // out; -1 for none.
 int poll_timeout(std::optional<Clock::time_point> deadline) {
-  if (!deadline) return -1;
+  if (!deadline) {
+    return -1;
+  }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, std::numeric_limits<int>::max()));
 }
@@ -27,7 +29,9 @@ int poll_timeout(std::optional<Clock::time_point> deadline) {
 SignalQueue::SignalQueue() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&set, signal);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM}) {
+    sigaddset(&set, signal);
+  }
   // Respects nohup: a signalfd would receive the signal although it is ignored.
   for (const int signal : {SIGHUP, SIGPIPE}) {
     struct sigaction action;
@@ -37,7 +41,9 @@ SignalQueue::SignalQueue() {
     }
   }
   fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "signalfd");
+  if (fd_ < 0) {
+    throw std::system_error(errno, std::generic_category(), "signalfd");
+  }
   pthread_sigmask(SIG_BLOCK, &set, &previous_);
 }
 
@@ -55,12 +61,16 @@ std::optional<int> SignalQueue::wait(std::optional<Clock::time_point> deadline,
   while (true) {
     signalfd_siginfo info;
     const ssize_t got = read(fd_, &info, sizeof(info));
-    if (got == sizeof(info)) return static_cast<int>(info.ssi_signo);
+    if (got == sizeof(info)) {
+      return static_cast<int>(info.ssi_signo);
+    }
     if (got < 0 && errno != EAGAIN && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "reading a signalfd");
     }
     const int ready = poll(events.data(), events.size(), poll_timeout(deadline));
-    if (ready == 0 || (ready > 0 && events[0].revents == 0)) return std::nullopt;
+    if (ready == 0 || (ready > 0 && events[0].revents == 0)) {
+      return std::nullopt;
+    }
     if (ready < 0 && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "poll");
     }

@@ -45,8 +45,9 @@ int serve(const std::string& address, int64_t messages) {
         line = {{"rollouts", nlohmann::json::array()},
                 {"without_loss", step.value().without_loss},
                 {"padding", step.value().padding_tokens}};
-        for (const Rollout& rollout : step.value().rollouts)
+        for (const Rollout& rollout : step.value().rollouts) {
           line["rollouts"].push_back(describe(rollout));
+        }
       } else {
         line["error"] = step.error().detail;
       }

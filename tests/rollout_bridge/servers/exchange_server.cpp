@@ -29,7 +29,9 @@ ExchangeServer::ExchangeServer(std::vector<Exchange> script, std::chrono::millis
   server_.Get(".*", handler);
   port_ = server_.bind_to_any_port("127.0.0.1");
   thread_ = std::thread([this] { server_.listen_after_bind(); });
-  while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!server_.is_running()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 ExchangeServer::~ExchangeServer() {

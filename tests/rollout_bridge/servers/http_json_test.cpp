@@ -42,7 +42,9 @@ class DrippingServer {
  private:
   void drip() const {
     const int peer = accept(listener_, nullptr, nullptr);
-    if (peer < 0) return;
+    if (peer < 0) {
+      return;
+    }
     const std::string start = "HTTP/1.1 200 OK\r\n";
     const std::string line = "X-More: yes\r\n";
     bool alive = send(peer, start.data(), start.size(), MSG_NOSIGNAL) > 0;

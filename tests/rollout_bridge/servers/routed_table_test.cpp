@@ -42,7 +42,9 @@ std::string npy(const std::string& dtype, const std::string& shape, const std::v
 // Five rows of three layers, the first of which has no experts.
 std::vector<int> ids() {
   std::vector<int> all;
-  for (int i = 0; i < 5; ++i) all.insert(all.end(), {0, 0, i, i + 1, 9 - i, 10});
+  for (int i = 0; i < 5; ++i) {
+    all.insert(all.end(), {0, 0, i, i + 1, 9 - i, 10});
+  }
   return all;
 }
 
@@ -55,7 +57,9 @@ TEST_CASE("base64 goes back to its bytes, and other text is refused") {
   std::mt19937 rng(1);
   for (std::size_t size = 0; size < 50; ++size) {
     std::vector<uint8_t> bytes(size);
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(rng());
+    for (uint8_t& byte : bytes) {
+      byte = static_cast<uint8_t>(rng());
+    }
     CHECK(from_base64(base64(bytes)) == bytes);
   }
   CHECK(base64(std::vector<uint8_t>{'M', 'a'}) == "TWE=");
@@ -86,7 +90,9 @@ TEST_CASE("tables of every integer type are read, with and without layers that h
   CHECK(routed_experts(flat.value(), 6, layers, 3, 2).value().ids == expected);
   // The same layers when the model has no others, and ids above 255.
   auto wide = ids();
-  for (std::size_t row = 0; row < 5; ++row) wide[6 * row] = 300;
+  for (std::size_t row = 0; row < 5; ++row) {
+    wide[6 * row] = 300;
+  }
   const auto all = routed_experts(read_npy_table(npy("<u2", shape, as<uint16_t>(wide))).value(), 6,
                                   std::vector<int32_t>{0, 4, 7}, 9, 2);
   REQUIRE(all);

@@ -146,7 +146,9 @@ TEST_CASE("vllm: weights from disk, both ways") {
 std::vector<Exchange> connect_with_ranks(std::size_t ranks) {
   auto list = exchanges("vllm", "connect_without_label");
   for (Exchange& exchange : list) {
-    if (exchange.target != "/collective_rpc") continue;
+    if (exchange.target != "/collective_rpc") {
+      continue;
+    }
     exchange.status = 200;
     exchange.answer = json{{"results", json(ranks, json{{"version", -1}})}}.dump();
   }

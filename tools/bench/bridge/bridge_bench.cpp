@@ -27,7 +27,9 @@ bridge::WorkerOptions worker_options(const std::string& address, const std::stri
   bridge::WorkerOptions o;
   o.rollout_address = address;
   o.worker_id = id;
-  if (keys != nullptr) o.curve = bridge::CurveClient{keys->worker, keys->trainer.public_key};
+  if (keys != nullptr) {
+    o.curve = bridge::CurveClient{keys->worker, keys->trainer.public_key};
+  }
   return o;
 }
 
@@ -36,14 +38,18 @@ namespace {
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    if (line.starts_with("model name")) {
+      return line.substr(line.find(':') + 2);
+    }
   }
   return "unknown";
 }
 
 // A field as a number, "-" where the row has none.
 std::string cell(const nlohmann::json& row, const char* key, double scale = 1) {
-  if (!row.contains(key)) return "-";
+  if (!row.contains(key)) {
+    return "-";
+  }
   char text[32];
   const double value = row.at(key).get<double>() * scale;
   std::snprintf(text, sizeof text, value >= 100 ? "%.0f" : "%.2f", value);
@@ -52,8 +58,12 @@ std::string cell(const nlohmann::json& row, const char* key, double scale = 1) {
 
 void print_row(const nlohmann::json& row) {
   std::string what = row.at("what").get<std::string>();
-  if (row.contains("density")) what += " " + cell(row, "density", 100) + " %";
-  if (row.contains("workers")) what += " x" + std::to_string(row.at("workers").get<int>());
+  if (row.contains("density")) {
+    what += " " + cell(row, "density", 100) + " %";
+  }
+  if (row.contains("workers")) {
+    what += " x" + std::to_string(row.at("workers").get<int>());
+  }
   std::printf("%-34s %-5s %8s %9s %8s %8s %7s %7s %7s %7s %8s %8s\n", what.c_str(),
               row.at("curve").get<bool>() ? "CURVE" : "plain", cell(row, "seconds").c_str(),
               cell(row, "samples_per_s").c_str(), cell(row, "MB_per_s").c_str(),
@@ -65,7 +75,9 @@ void print_row(const nlohmann::json& row) {
 }
 
 void save(const std::string& path, const Options& options, const nlohmann::json& rows) {
-  if (path.empty()) return;
+  if (path.empty()) {
+    return;
+  }
   const nlohmann::json all = {{"cpu", cpu_name()},
                               {"cores", std::thread::hardware_concurrency()},
                               {"repetitions", options.repetitions},
@@ -73,7 +85,9 @@ void save(const std::string& path, const Options& options, const nlohmann::json&
                               {"rows", rows}};
   std::ofstream file(path);
   file << all.dump(1) << "\n";
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + path);
+  }
 }
 
 int run(int argc, char** argv) {
@@ -95,16 +109,24 @@ int run(int argc, char** argv) {
   nlohmann::json rows = nlohmann::json::array();
   std::size_t printed = 0;
   const auto show = [&] {
-    for (; printed < rows.size(); ++printed) print_row(rows[printed]);
+    for (; printed < rows.size(); ++printed) {
+      print_row(rows[printed]);
+    }
   };
   std::printf("%-34s %-5s %8s %9s %8s %8s %7s %7s %7s %7s %8s %8s\n", "", "", "s", "samples/s",
               "MB/s", "raw MB/s", "/raw", "/raw w4", "/kept", "/memcpy", "/dense s", "B/change");
   for (const Keys* k : {static_cast<const Keys*>(nullptr), &keys}) {
-    if (k != nullptr && plain) continue;
-    if (only != "publish") run_ingress(options, k, rows);
+    if (k != nullptr && plain) {
+      continue;
+    }
+    if (only != "publish") {
+      run_ingress(options, k, rows);
+    }
     show();
     save(out, options, rows);
-    if (only != "ingress") run_publish(options, k, rows);
+    if (only != "ingress") {
+      run_publish(options, k, rows);
+    }
     show();
     save(out, options, rows);  // after each row, so that an interrupted run keeps its rows
   }

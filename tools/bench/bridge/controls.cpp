@@ -57,11 +57,17 @@ void pull(const std::string& address, std::size_t chunks, std::size_t window, co
   bridge::Hash128 hash;
   connected.arrive_and_wait();
   std::size_t asked = 0;
-  while (asked < std::min(window, chunks)) ask(asked++);
+  while (asked < std::min(window, chunks)) {
+    ask(asked++);
+  }
   for (std::size_t i = 0; i < chunks; ++i) {
     take(socket, got);
-    if (asked < chunks) ask(asked++);
-    if (keep.empty()) continue;
+    if (asked < chunks) {
+      ask(asked++);
+    }
+    if (keep.empty()) {
+      continue;
+    }
     std::memcpy(keep.data(), got.data(), got.size());
     hash.update(keep.first(got.size()));
     keep = keep.subspan(got.size());
@@ -73,7 +79,9 @@ void pull(const std::string& address, std::size_t chunks, std::size_t window, co
 double memcpy_seconds(const std::vector<Frames>& messages, int times) {
   std::size_t total = 0;
   for (const Frames& frames : messages) {
-    for (const auto frame : frames) total += frame.size();
+    for (const auto frame : frames) {
+      total += frame.size();
+    }
   }
   std::vector<std::byte> target(total);
   const auto start = Clock::now();
@@ -92,15 +100,18 @@ double memcpy_seconds(const std::vector<Frames>& messages, int times) {
 double first_touch_seconds(std::size_t bytes, std::size_t block) {
   const auto start = Clock::now();
   std::vector<std::vector<std::byte>> blocks;
-  for (std::size_t at = 0; at < bytes; at += block)
+  for (std::size_t at = 0; at < bytes; at += block) {
     blocks.emplace_back(std::min(block, bytes - at));
+  }
   return seconds_since(start);
 }
 
 double raw_pull_seconds(const Frames& chunks, int clients, std::size_t window, const Keys* keys,
                         bool keep) {
   std::size_t bytes = 0;
-  for (const auto chunk : chunks) bytes += keep ? chunk.size() : 0;
+  for (const auto chunk : chunks) {
+    bytes += keep ? chunk.size() : 0;
+  }
   std::vector<std::vector<std::byte>> kept(static_cast<std::size_t>(clients),
                                            std::vector<std::byte>(bytes));  // touched
   zmq::context_t context;
@@ -158,7 +169,9 @@ double raw_push_seconds(const std::vector<Frames>& messages, const Keys* keys) {
   receive_all();
   connected.arrive_and_wait();
   const auto start = Clock::now();
-  for (std::size_t i = 0; i < messages.size(); ++i) receive_all();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    receive_all();
+  }
   return seconds_since(start);
 }
 

@@ -50,7 +50,9 @@ void run_density(const Words& base, double density, int repetitions) {
   std::uniform_real_distribution<double> uniform;
   Words next = base;
   for (uint16_t& w : next) {
-    if (uniform(rng) < density) w = static_cast<uint16_t>(rng() % 2 == 0 ? w + 1 : w - 1);
+    if (uniform(rng) < density) {
+      w = static_cast<uint16_t>(rng() % 2 == 0 ? w + 1 : w - 1);
+    }
   }
   std::optional<bridge::Overwrite> delta;
   const double encode = median_seconds(

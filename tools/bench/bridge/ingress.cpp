@@ -23,7 +23,9 @@ Rollout make_rollout(int64_t group, int32_t sample, int64_t tokens) {
   r.sample_index = sample;
   r.prompt_id = "prompt/" + std::to_string(group);
   const int64_t completion = tokens - tokens / 4;
-  for (int64_t i = 0; i < tokens / 4; ++i) r.prompt_ids.push_back((group + i * 7919) % 150000);
+  for (int64_t i = 0; i < tokens / 4; ++i) {
+    r.prompt_ids.push_back((group + i * 7919) % 150000);
+  }
   for (int64_t i = 0; i < completion; ++i) {
     r.completion_ids.push_back((sample + i * 104729) % 150000);
     r.logprobs.push_back(-static_cast<float>(i % 1000) / 64.0F);
@@ -52,13 +54,17 @@ class Session {
         "bench", 1, 0, {{"weight", "F32", {1}, Buffer::own(std::vector<float>{1.0F})}}));
     while (true) {
       const auto event = worker_.poll(kPatience);
-      if (!event) throw std::runtime_error("ingress: the worker was not offered weights");
+      if (!event) {
+        throw std::runtime_error("ingress: the worker was not offered weights");
+      }
       if (const auto* ready = std::get_if<WeightsReady>(&*event)) {
         (void)worker_.commit_weights(0, ready->snapshot->manifest.root_hash);
         break;
       }
     }
-    if (!trainer_.wait_for_commit(0, 1, kPatience)) throw std::runtime_error("ingress: no commit");
+    if (!trainer_.wait_for_commit(0, 1, kPatience)) {
+      throw std::runtime_error("ingress: no commit");
+    }
   }
 
   // Requests the samples, then sends and pops them. Returns the seconds of sending and popping.
@@ -69,7 +75,9 @@ class Session {
     for (int64_t g = next_group_; g < next_group_ + groups; ++g) {
       grants.push_back({g, kGroupSize, 0});
       ids.push_back(g);
-      for (int32_t s = 0; s < kGroupSize; ++s) rollouts.push_back(make_rollout(g, s, tokens));
+      for (int32_t s = 0; s < kGroupSize; ++s) {
+        rollouts.push_back(make_rollout(g, s, tokens));
+      }
     }
     next_group_ += groups;
     trainer_.grant(grants);
@@ -78,15 +86,21 @@ class Session {
     while (granted.queued() < rollouts.size() && Clock::now() < until) {
       const auto event = worker_.poll(std::chrono::milliseconds(10));
       const auto* work = event ? std::get_if<Granted>(&*event) : nullptr;
-      if (work != nullptr) granted.on_granted(*work);
+      if (work != nullptr) {
+        granted.on_granted(*work);
+      }
     }
     const std::size_t count = rollouts.size();
     const auto start = Clock::now();
     std::jthread sender([&] {
-      for (Rollout& r : rollouts) (void)worker_.send_rollout(std::move(r), kPatience);
+      for (Rollout& r : rollouts) {
+        (void)worker_.send_rollout(std::move(r), kPatience);
+      }
     });
     for (std::size_t i = 0; i < count; ++i) {
-      if (!trainer_.pop(kPatience)) throw std::runtime_error("ingress: a rollout did not arrive");
+      if (!trainer_.pop(kPatience)) {
+        throw std::runtime_error("ingress: a rollout did not arrive");
+      }
     }
     const double seconds = seconds_since(start);
     sender.join();
@@ -128,8 +142,12 @@ struct Wire {
     }
     for (std::size_t i = 0; i < payloads.size(); ++i) {
       Frames frames = {std::as_bytes(std::span(headers[i]))};
-      for (const Buffer& b : payloads[i].buffers) frames.push_back(b.bytes);
-      for (const auto frame : frames) bytes += static_cast<double>(frame.size());
+      for (const Buffer& b : payloads[i].buffers) {
+        frames.push_back(b.bytes);
+      }
+      for (const auto frame : frames) {
+        bytes += static_cast<double>(frame.size());
+      }
       messages.push_back(std::move(frames));
     }
   }

@@ -74,7 +74,9 @@ class Worker {
           while (!stop.stop_requested()) {
             const auto event = endpoint_.poll(std::chrono::milliseconds(50));
             const auto* ready = event ? std::get_if<WeightsReady>(&*event) : nullptr;
-            if (ready != nullptr) install(*ready->snapshot);
+            if (ready != nullptr) {
+              install(*ready->snapshot);
+            }
           }
         }) {}
 
@@ -136,7 +138,9 @@ struct Pair {
     there = make_delta(*base, *next);
     encode_seconds = seconds_since(start);
     back = make_delta(*renumbered(next, 0, nullptr), *renumbered(base, 1, nullptr));
-    if (!there || !back) throw std::runtime_error("publish: the delta is no shorter than dense");
+    if (!there || !back) {
+      throw std::runtime_error("publish: the delta is no shorter than dense");
+    }
     for (const TensorEntry& t : there->manifest.tensors) {
       payload_bytes += static_cast<double>(t.payload_bytes);
       changes += static_cast<double>(t.changed);
@@ -155,7 +159,9 @@ void run_dense(Session& session, const Snapshot& base, int repetitions, int work
     }
   }
   double bytes = 0;
-  for (const auto chunk : chunks) bytes += static_cast<double>(chunk.size()) * workers;
+  for (const auto chunk : chunks) {
+    bytes += static_cast<double>(chunk.size()) * workers;
+  }
   Session beside(workers, keys, /*shared_memory=*/true);
   std::vector<double> copy_s, stream_s, pull_s, kept_s, dense_s, shared_s, touch_s, raw_cpu_s,
       cpu_s;
@@ -232,7 +238,9 @@ void run_delta(Session& session, const Snapshot& base, const Pair& pair, int rep
   const double seconds = median_after_warm_up(delta_s);
   const double dense = median_after_warm_up(dense_s);
   double total = 0;
-  for (const Buffer& b : base->tensors) total += static_cast<double>(b.bytes.size());
+  for (const Buffer& b : base->tensors) {
+    total += static_cast<double>(b.bytes.size());
+  }
   rows.push_back({{"what", "publish delta"},
                   {"curve", keys != nullptr},
                   {"workers", workers},

@@ -71,7 +71,9 @@ void add_gradients(engine::Decoder& decoder) {
                               .slice(1, kDigits, kTokens - 1)
                               .reshape({kDocuments * kDigits, -1});
   const auto scores = decoder.score(from, sorted.reshape(-1), at::ones({kDocuments * kDigits}));
-  for (engine::ParamUnit* unit : decoder.units()) unit->zero_grad();
+  for (engine::ParamUnit* unit : decoder.units()) {
+    unit->zero_grad();
+  }
   (-scores.logprobs_n.mean()).backward();
 }
 
@@ -91,7 +93,9 @@ class Worker {
           while (!stop.stop_requested()) {
             const auto event = endpoint_.poll(std::chrono::milliseconds(50));
             const auto* ready = event ? std::get_if<WeightsReady>(&*event) : nullptr;
-            if (ready == nullptr) continue;
+            if (ready == nullptr) {
+              continue;
+            }
             const Manifest& m = ready->snapshot->manifest;
             rl::install_weights(decoder_, *ready->snapshot);
             (void)endpoint_.commit_weights(m.version, rl::installed_root_hash(decoder_, m));
@@ -141,7 +145,9 @@ class Run {
     begin = Clock::now();
     next->delta = make_delta(*base_, *next);
     encode_s.push_back(seconds_since(begin));
-    if (!next->delta) throw std::runtime_error("the changes are no shorter than the weights");
+    if (!next->delta) {
+      throw std::runtime_error("the changes are no shorter than the weights");
+    }
     for (const TensorEntry& t : next->delta->manifest.tensors) {
       changed += static_cast<double>(t.changed);
       payload_bytes += static_cast<double>(t.payload_bytes);
@@ -236,7 +242,9 @@ int main_of(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   Run run(learning_rate);
-  for (int i = 0; i < steps; ++i) run.step();
+  for (int i = 0; i < steps; ++i) {
+    run.step();
+  }
   run.check();
   const nlohmann::json row = row_of(run, steps, learning_rate);
   std::printf("%s\n", row.dump(1).c_str());
