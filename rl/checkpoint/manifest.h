@@ -1,5 +1,5 @@
 // Manifest of a checkpoint: which parts belong to it, with sizes and hashes, and the counters of
-// the run. A directory with a manifest is a complete checkpoint. ARCHITECTURE.md "Run directory"
+// the run. A directory with a manifest is a complete checkpoint. rl/trainer/README.md "Run directory"
 // describes the format. Torch-free.
 #pragma once
 

@@ -5,10 +5,11 @@ tests/rl/policy_objective_test.cpp takes its expected values. Run it again after
     .env/oracle/bin/python tests/goldens/policy_losses.py
 """
 
-import json
 import pathlib
 
 import torch
+
+import golden_file
 
 TOKENS = 48
 # Tokens of each sequence, for the ratios of whole sequences.
@@ -296,7 +297,7 @@ def main() -> None:
         ],
     }
     target = pathlib.Path(__file__).with_suffix(".json")
-    target.write_text(json.dumps(goldens, indent=0) + "\n")
+    golden_file.write_rows(target, goldens)
     print(f"{target.name}: {len(LOSSES) + len(SEQUENCE_LOSSES)} losses, {len(KLS)} KL estimates of {TOKENS} tokens")
 
 

@@ -6,10 +6,11 @@ after changing a case:
     .env/oracle/bin/python tests/goldens/value_loss.py
 """
 
-import json
 import pathlib
 
 import torch
+
+import golden_file
 
 TOKENS = 40
 CLIPS = [0.0, 0.2, 0.5, 2.0]
@@ -56,7 +57,7 @@ def main() -> None:
         },
     }
     target = pathlib.Path(__file__).with_suffix(".json")
-    target.write_text(json.dumps(goldens, indent=0) + "\n")
+    golden_file.write_rows(target, goldens)
     fractions = ", ".join(f"{case['clipfrac']:.3f} at {case['clip']}" for case in cases)
     print(f"{target.name}: {len(cases)} clips of {TOKENS} tokens; clipped {fractions}")
 

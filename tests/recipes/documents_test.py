@@ -77,6 +77,10 @@ class Documents(unittest.TestCase):
         self.assertGreater(len(pages), 20)
         self.assertEqual([line for page in pages for line in broken_links(page)], [])
 
+    def test_the_first_pages_stay_short(self):
+        for page, most in (("README.md", 150), ("ARCHITECTURE.md", 300)):
+            self.assertLessEqual(len((ROOT / page).read_text().splitlines()), most, page)
+
     def test_a_broken_link_is_found(self):
         with tempfile.TemporaryDirectory(dir=ROOT / "tests" / "recipes") as folder:
             page = pathlib.Path(folder) / "page.md"
