@@ -1,6 +1,6 @@
 // Manifest of a checkpoint: which parts belong to it, with sizes and hashes, and the counters of
-// the run. A directory with a manifest is a complete checkpoint. rl/trainer/README.md "Run directory"
-// describes the format. Torch-free.
+// the run. A directory with a manifest is a complete checkpoint. rl/trainer/README.md "Run
+// directory" describes the format. Torch-free.
 #pragma once
 
 #include <cstdint>

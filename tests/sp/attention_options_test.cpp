@@ -169,7 +169,7 @@ RingLog log_of_ring(int64_t ring, const sp::PlanOptions& options) {
     const at::Tensor q = p.q.index_select(0, index).requires_grad_();
     const at::Tensor out =
         sp::attention(q, p.k.index_select(0, index), p.v.index_select(0, index),
-                      {prepared, comms.tensors(sp::axes::kUlysses), log}, {p.scale});
+                      {prepared, comms.tensors(sp::axes::kUlysses), log}, {p.scale, {}});
     const std::string forward = log->take();
     out.sum().backward();
     if (mesh.rank() == 0) {
