@@ -121,7 +121,8 @@ RankFact weights_fact(const std::string& name, const engine::ModelRunner& model)
   bridge::Hash128 held;
   bridge::Hash128 values;
   for (const engine::NamedSlice& slice : model.state_slices()) {
-    if (slice.name.starts_with("exp_avg")) {
+    // A packed matrix (lora.base) has no values here.
+    if (slice.name.starts_with("exp_avg") || slice.values.is_meta()) {
       continue;
     }
     const std::string part = slice.name + "\n" + std::to_string(slice.begin) + "\n" +

@@ -41,7 +41,8 @@ RankFacts configuration_facts(Config config);
 RankFacts source_facts(const Config& config);
 
 // Hash of the loaded parameters, moments left out. Its group is the part of the model that the rank
-// holds, so that ranks of a sharded model compare equal parts only. Not collective.
+// holds, so that ranks of a sharded model compare equal parts only. Packed matrices (lora.base) are
+// left out, too: each rank packs them from files that source_facts() compares. Not collective.
 // Blocks: until the parameters are on the host and hashed.
 RankFact weights_fact(const std::string& name, const engine::ModelRunner& model);
 

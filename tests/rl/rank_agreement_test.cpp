@@ -152,6 +152,19 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
   CHECK_FALSE(fs::exists(dir.path() / "run/checkpoint-final"));
 }
 
+TEST_CASE("ranks compare a reference whose matrices are packed, and train") {
+  const test::TemporaryDirectory dir;
+  const auto errors = errors_of_ranks([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const auto config =
+        make_config({"lora.rank=2", "lora.alpha=4", "lora.base=int8", "algorithm.kl_coef=0.1"});
+    rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
+    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
+    rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(fs::exists(dir.path() / "run/checkpoint-final"));
+}
+
 TEST_CASE("the fingerprint of a large file covers its size, both ends and blocks between them") {
   const test::TemporaryDirectory dir;
   const fs::path path = dir.path() / "weights.safetensors";
