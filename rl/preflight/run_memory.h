@@ -27,8 +27,10 @@ struct RunPlace {
 // The prediction, in bytes.
 struct RunMemory {
   RankMemory rank;
-  int64_t ranks = 0;         // on this machine
-  int64_t rank_on_host = 0;  // of one rank: all of it on the CPU, else what it keeps in host memory
+  int64_t ranks = 0;  // on this machine
+  // Of one rank: its process, what it keeps in host memory, the copy that a checkpoint is written
+  // from, and on the CPU all else.
+  int64_t rank_on_host = 0;
   int64_t workers = 0;
   int64_t worker_model = 0;    // of an embedded one: weights, cache and logits, on the device
   int64_t worker_on_host = 0;  // of one: all but a model on a device

@@ -127,6 +127,25 @@ TEST_CASE("a run that cannot fit is refused with the keys that make it fit") {
   CHECK(compare(savings.back().config, half_billion(), 24 * kGiB).error.empty());
 }
 
+TEST_CASE("a rank's memory has the copy that a checkpoint is written from") {
+  rl::Config config = two_ranks();
+  const auto beside = [&] {  // what a rank has on the host beside its training
+    const rl::RunMemory memory = rl::run_memory(config, half_billion(), {});
+    return memory.rank_on_host - memory.rank.total() - memory.rank.host;
+  };
+  const auto state = [&] {
+    const engine::MemoryEstimate policy = rl::memory_of_rank(config, half_billion()).policy;
+    return policy.moments / 2 * 3;  // masters and both moments
+  };
+  const int64_t process = int64_t{150} << 20;
+  CHECK(beside() == state() + process);  // each rank has a half of the model
+  config.parallel.cp_fsdp_mode = rl::CpFsdpMode::kNone;
+  CHECK(beside() == state() / 2 + process);  // each has all of it, and saves a half
+  config.lora.rank = 16;
+  CHECK(beside() == state() / 2 + process);
+  CHECK(state() < kGiB / 4);
+}
+
 TEST_CASE("eight billion parameters in fp32 are refused on 24 GiB") {
   const rl::MemoryFit fit = compare(two_ranks(), eight_billion(), 24 * kGiB);
   CHECK_THAT(fit.error, Contains("lora.rank=16") && Contains("ringside check --memory"));
