@@ -203,7 +203,7 @@ TEST_CASE("training on the stand-in has the CPU's bits in every combination", "[
       for (const Part& algorithm : kAlgorithms) {
         for (const Part& dtype : kDtypes) {
           for (const Part& recomputation : kRecomputations) {
-            CAPTURE(model, layout.name, algorithm.task, dtype.name, recomputation.name);
+            CAPTURE(model, layout.name, algorithm.name, dtype.name, recomputation.name);
             check_same_bits(
                 config_of({models.part(model), layout, algorithm, dtype, recomputation}));
           }
