@@ -81,6 +81,36 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
               ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
 }
 
+// Hidden states before the first layer, of embeddings. transformers holds the factor in fp32 and
+// rounds it to the compute dtype.
+at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
+                  const at::Tensor& embedded_sE) {
+  if (!config.scaled_embedding) {
+    return embedded_sE;
+  }
+  const double root = std::sqrt(static_cast<double>(config.hidden_size));
+  const double factor = at::scalar_tensor(root, at::kFloat).to(compute).item<double>();
+  return embedded_sE * factor;
+}
+
+// The adapters' leaf of each layer, undefined ones without adapters.
+std::vector<at::Tensor> leaves_of_adapters(const Adapters* adapters, int64_t layers) {
+  return adapters != nullptr ? adapters->split_layers() : std::vector<at::Tensor>(layers);
+}
+
+// What the gradients of a layer's parameters arrive at.
+std::vector<at::Tensor> leaves_of_layer(const DecoderUnits& units, int64_t index,
+                                        const at::Tensor& adapter_leaf) {
+  if (adapter_leaf.defined()) {
+    return {adapter_leaf};
+  }
+  std::vector<at::Tensor> leaves{units.layer_unit(index).flat()};
+  for (const ParamUnit* experts : units.experts(index)) {
+    leaves.push_back(experts->flat());
+  }
+  return leaves;
+}
+
 }  // namespace
 
 Decoder::Decoder(ModelConfig config, const ComputeContext& context)
@@ -196,11 +226,6 @@ at::Tensor Decoder::effective_values(std::size_t unit) const {
   return merged;
 }
 
-std::vector<at::Tensor> Decoder::adapter_leaves() const {
-  return adapters_ != nullptr ? adapters_->split_layers()
-                              : std::vector<at::Tensor>(config_.num_hidden_layers);
-}
-
 struct Decoder::ForwardPass {
   Ropes ropes;
   AttentionBackend& attention;
@@ -213,17 +238,6 @@ struct Decoder::ForwardPass {
 
 std::vector<Weight> Decoder::weights_of(int64_t index) const {
   return quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
-}
-
-std::vector<at::Tensor> Decoder::leaves_of(int64_t index, const at::Tensor& adapter_leaf) const {
-  if (adapter_leaf.defined()) {
-    return {adapter_leaf};
-  }
-  std::vector<at::Tensor> leaves{units_.layer_unit(index).flat()};
-  for (const ParamUnit* experts : units_.experts(index)) {
-    leaves.push_back(experts->flat());
-  }
-  return leaves;
 }
 
 LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
@@ -271,7 +285,8 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
       units_.prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
       return run(std::move(weights), hidden);
     };
-    return recompute_in_backward(hidden_sE, leaves_of(index, adapter_leaf), segment, kept);
+    return recompute_in_backward(hidden_sE, leaves_of_layer(units_, index, adapter_leaf), segment,
+                                 kept);
   }
   if (!quantised_.empty()) {
     return run(weights_of(index), hidden_sE);
@@ -294,25 +309,16 @@ Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, Attentio
   return {std::move(ropes), attention, experts};
 }
 
-// transformers holds the factor in fp32 and rounds it to the compute dtype.
-at::Tensor Decoder::scaled(const at::Tensor& embedded_sE) const {
-  if (!config_.scaled_embedding) {
-    return embedded_sE;
-  }
-  const double root = std::sqrt(static_cast<double>(config_.hidden_size));
-  const double factor = at::scalar_tensor(root, at::kFloat).to(context_.compute).item<double>();
-  return embedded_sE * factor;
-}
-
 at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
                             AttentionBackend& attention, ExpertNotes* experts) const {
   check_tokens(ids_s, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions_s,
                                   attention, experts);
-  at::Tensor hidden_sE = scaled(embed(units_.embedding().materialize(context_.compute)[0], ids_s));
+  at::Tensor hidden_sE = scaled(config_, context_.compute,
+                                embed(units_.embedding().materialize(context_.compute)[0], ids_s));
   units_.prefetch_layer(0);
-  pass.adapter_leaves = adapter_leaves();
+  pass.adapter_leaves = leaves_of_adapters(adapters(), config_.num_hidden_layers);
   if (activations_.offload) {
     pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
@@ -329,7 +335,8 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids
   check_tokens(ids_s, positions_s);
   const at::NoGradGuard no_grad;
   ForwardPass pass = forward_pass(positions_s, attention, experts);
-  at::Tensor hidden_sE = scaled(at::embedding(weights.embedding_VE, ids_s));
+  at::Tensor hidden_sE =
+      scaled(config_, context_.compute, at::embedding(weights.embedding_VE, ids_s));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     LayerPass of_layer = layer_pass(i, pass, attention, nullptr);
     of_layer.weights = weights.layers[i];
@@ -342,7 +349,7 @@ DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
   weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
-  const std::vector<at::Tensor> leaves = adapter_leaves();
+  const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), config_.num_hidden_layers);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     std::vector<Weight> of_layer = weights_of(i);
     if (leaves[i].defined()) {

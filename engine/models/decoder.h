@@ -161,18 +161,12 @@ class Decoder {
   struct ForwardPass;
   // All weights of a layer but adapters.
   std::vector<Weight> weights_of(int64_t index) const;
-  // What the gradients of a layer's parameters arrive at.
-  std::vector<at::Tensor> leaves_of(int64_t index, const at::Tensor& adapter_leaf) const;
   // A layer's own part of the pass. kept: the results that it keeps if it is recomputed.
   LayerPass layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                        const std::shared_ptr<sp::KeptResults>& kept) const;
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, ForwardPass& pass) const;
   ForwardPass forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                            ExpertNotes* experts) const;
-  // Hidden states before the first layer, of embeddings.
-  at::Tensor scaled(const at::Tensor& embedded_sE) const;
-  // The adapters' leaf of each layer, undefined ones without adapters.
-  std::vector<at::Tensor> adapter_leaves() const;
 
   ModelConfig config_;
   ComputeContext context_;
