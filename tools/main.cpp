@@ -11,7 +11,7 @@
 #include "sp/mesh/vector_math.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/examples.h"
-#include "tools/version.h"
+#include "tools/commands/version.h"
 
 namespace {
 

@@ -20,8 +20,8 @@
 #include "rl/setup/sharding.h"
 #include "tests/support/ranks.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/distributed.h"
 #include "tools/commands/run_launch.h"
-#include "tools/distributed.h"
 
 namespace ringside::tools {
 

@@ -233,7 +233,8 @@ TEST_CASE("names that do not fit a message's header are refused", "[schema]") {
   r.rewards.emplace_back(std::string(4096, 'l'), 1.0);
   const Status long_names = validate(r);
   REQUIRE_FALSE(long_names.ok());
-  CHECK(long_names.error().detail.find("names of rewards and ids take") != std::string::npos);
+  CHECK(long_names.error().detail.find("names of rewards, ids and the failure take") !=
+        std::string::npos);
 }
 
 }  // namespace

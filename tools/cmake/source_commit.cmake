@@ -13,7 +13,7 @@ else()
   endif()
 endif()
 file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT
-"#include \"tools/source_commit.h\"
+"#include \"tools/commands/source_commit.h\"
 
 namespace ringside::tools {
 

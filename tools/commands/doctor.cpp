@@ -12,10 +12,10 @@
 #include "rl/setup/model_setup.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/device_measurement.h"
+#include "tools/commands/version.h"
 #include "tools/doctor/library_versions.h"
 #include "tools/doctor/machine_findings.h"
 #include "tools/doctor/network_findings.h"
-#include "tools/version.h"
 
 namespace ringside::tools {
 namespace {

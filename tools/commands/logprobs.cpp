@@ -15,7 +15,7 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/score_documents.h"
 #include "tools/commands/commands.h"
-#include "tools/distributed.h"
+#include "tools/commands/distributed.h"
 #include "tools/launch/rank_environment.h"
 
 namespace ringside::tools {

@@ -25,13 +25,13 @@
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/distributed.h"
 #include "tools/commands/dry_run.h"
 #include "tools/commands/run_launch.h"
 #include "tools/commands/start_plan.h"
 #include "tools/commands/stop_signal.h"
-#include "tools/distributed.h"
+#include "tools/commands/version.h"
 #include "tools/launch/rank_environment.h"
-#include "tools/version.h"
 
 namespace ringside::tools {
 namespace {

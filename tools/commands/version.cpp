@@ -1,10 +1,10 @@
-#include "tools/version.h"
+#include "tools/commands/version.h"
 
 #include <ATen/Version.h>
 #include <torch/headeronly/version.h>
 
 #include "engine/device/device_backend.h"
-#include "tools/source_commit.h"
+#include "tools/commands/source_commit.h"
 
 namespace ringside::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/distributed.h"
+#include "tools/commands/distributed.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -26,8 +26,8 @@
 #include "sp/mesh/group_scope.h"
 #include "tools/commands/command.h"
 #include "tools/commands/run_launch.h"
+#include "tools/commands/version.h"
 #include "tools/launch/rank_environment.h"
-#include "tools/version.h"
 
 namespace ringside::tools {
 namespace {
