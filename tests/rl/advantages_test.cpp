@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "rl/config/load.h"
+#include "tests/rl/formula_config.h"
 
 using namespace ringside::rl;
 
@@ -17,7 +17,7 @@ AdvantageConfig config_of(std::vector<std::string> words) {
   for (std::string& word : words) {
     word.insert(0, "algorithm.");
   }
-  return load_config_or_throw({}, words).algorithm.advantage;
+  return ringside::test::formula_config(words).algorithm.advantage;
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "rl/algorithm/covariance_choice.h"
-#include "rl/config/load.h"
 #include "rl/losses/losses.h"
 #include "tests/rl/fetched_figures.h"
+#include "tests/rl/formula_config.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -36,7 +36,7 @@ rl::AlgorithmConfig config_of(const nlohmann::json& keys) {
     words.push_back("algorithm." + key + "=" +
                     (value.is_string() ? value.get<std::string>() : value.dump()));
   }
-  return rl::load_config_or_throw({}, words).algorithm;
+  return test::formula_config(words).algorithm;
 }
 
 struct Tokens {

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "rl/config/load.h"
+#include "tests/rl/formula_config.h"
 #include "tests/rl/statistics_goldens.h"
 
 using namespace ringside;
@@ -26,7 +26,7 @@ AlgorithmConfig config_of(const nlohmann::json& keys) {
         kOfAdvantage.contains(key) ? "algorithm.advantage." + key : "algorithm." + key;
     words.push_back(path + "=" + (value.is_string() ? value.get<std::string>() : value.dump()));
   }
-  return rl::load_config_or_throw({}, words).algorithm;
+  return test::formula_config(words).algorithm;
 }
 
 rl::StepColumns table_of(std::vector<int64_t> begin, std::vector<double> value = {}) {
