@@ -282,7 +282,6 @@ constexpr std::array kOfTraining = {
     UnreadRule{"eval.max_prompts", "eval.every", evaluates, kEvaluation},
     UnreadRule{"eval.samples", "eval.every", evaluates, kEvaluation},
     UnreadRule{"eval.temperature", "eval.every", evaluates, kEvaluation},
-    UnreadRule{"eval.by", "eval.every", evaluates, kEvaluation},
     UnreadRule{
         "eval.timeout_s", "eval.by",
         [](const Config& c) { return evaluates(c) && c.eval.by == EvalBy::kWorkers; },

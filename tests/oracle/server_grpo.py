@@ -113,7 +113,7 @@ def train(folder: pathlib.Path, model: pathlib.Path, url: str, options) -> None:
                               "parallel.ulysses_parallel_size=1", *kept, "log.rollouts=true"]], stdout=log, stderr=log)
         worker = subprocess.Popen(
             [str(w) for w in [RINGSIDE, "rollout", *common, "--run-dir", folder / "run", "--server", options.server,
-                              f"rollout.server_options.url={url}", "rollout.server_options.model=policy",
+                              f"rollout.server_options.url={url}", *(["rollout.server_options.model=policy"] if options.server == "vllm" else []),
                               f"rollout.server_options.weights={'auto' if adapter else options.weights}", *start_command(options)]],
             stdout=worker_log, stderr=worker_log)
         try:

@@ -53,6 +53,10 @@ def train_tokenizer(folder):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
+# A prompt ends with a message of the user.
+FOLLOW_UP = [{"role": "user", "content": "and then?"}]
+
+
 def conversations():
     rng = random.Random(7)
     pieces = ["hello", " the answer", "\n", "\n\n", "  ", "42", ".", "grün", "日本", "- one", "assistant\n", "```", "\r\n", "'s", "!"]
@@ -78,7 +82,7 @@ def main():
         chats = conversations()
         with open(data, "w") as file:
             for messages in chats:
-                file.write(json.dumps({"messages": messages}) + "\n")
+                file.write(json.dumps({"messages": messages, "turns": messages + FOLLOW_UP}) + "\n")
         for name, template in (("chatml", CHATML), ("llama3", LLAMA3)):
             out = subprocess.run([sys.argv[1], folder, name, data], check=True, capture_output=True, text=True).stdout
             ours = [json.loads(line) for line in out.split("\n") if line]
@@ -92,7 +96,7 @@ def main():
                 mask = [bool(m) for m in theirs["assistant_masks"]]
                 assert mine["learned"] == mask, (name, messages, mine["learned"], mask)
                 prompt = tokenizer.apply_chat_template(
-                    messages, chat_template=template, add_generation_prompt=True, tokenize=False
+                    messages + FOLLOW_UP, chat_template=template, add_generation_prompt=True, tokenize=False
                 )
                 assert mine["prompt"] == prompt, (name, mine["prompt"], prompt)
                 straddling += messages[-1]["content"].startswith("\n")

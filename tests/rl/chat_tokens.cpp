@@ -1,5 +1,6 @@
 // Tokens of chat examples for chat_oracle.py: `chat_tokens TOKENIZER chatml|llama3 DATA.jsonl`
-// prints a line of JSON per example, {"ids", "learned", "prompt"}.
+// prints a line of JSON per record, {"ids", "learned", "prompt"}: the first two of its "messages",
+// the last of its "turns".
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -16,7 +17,7 @@ int main(int argc, char** argv) {
   rl::Config config;
   config.data.chat_template =
       std::string(argv[2]) == "llama3" ? rl::ChatTemplate::kLlama3 : rl::ChatTemplate::kChatml;
-  config.data.prompt_key = "messages";
+  config.data.prompt_key = "turns";
   const auto prompts = rl::read_prompts(argv[3], config);
   rl::RecordSet records(argv[3]);
   rl::ChatFormat chat(config);
