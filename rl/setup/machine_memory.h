@@ -16,7 +16,7 @@ struct MachineMemory {
 
   // What a run can have at most.
   int64_t usable() const { return limit > 0 && limit < total ? limit : total; }
-  // "23.5 GiB", or "4.0 GiB (the limit of its control group)".
+  // "23.5 GiB", or "4.00 GiB (the limit of its control group)".
   std::string text() const;
 };
 
