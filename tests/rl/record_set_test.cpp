@@ -177,7 +177,7 @@ TEST_CASE("a list of data files is read from YAML and from the command line, and
   Folder folder;
   const auto recipe = folder.file("recipe.yaml",
                                   "data:\n  train:\n    - {path: a.jsonl, weight: 2}\n"
-                                  "    - b.jsonl\n  eval: e.jsonl\n");
+                                  "    - b.jsonl\n  eval: e.jsonl\neval: {every: 5}\n");
   const LoadedConfig loaded = load_config({recipe}, {});
   REQUIRE(loaded.errors.empty());
   const auto entries = data_file_entries(loaded.config.data.train);
