@@ -202,7 +202,7 @@ TEST_CASE("held-out samples of a worker that is lost are made by another", "[eva
 TEST_CASE("an evaluation that no worker can do is left out and training goes on", "[evaluation]") {
   const EvaluatedModel model;
   const rl::Config by_workers = model.config({"eval.by=workers", "eval.timeout_s=0.2"});
-  const rl::Config of_worker = model.config({"eval.every=0"});
+  const rl::Config of_worker = model.config({"eval.every=0", "eval.max_prompts=0"});
   const Evaluated one = run(by_workers, of_worker, {plain(of_worker)});
   for (const nlohmann::json& step : one.steps) {
     CHECK_FALSE(step.contains("eval_reward"));

@@ -29,9 +29,9 @@ class LaunchPlan(unittest.TestCase):
                         "--train", "10", "--held-out", "5", "--test", "5"], check=True, stdout=subprocess.DEVNULL)
 
     def sizes(self, recipe: str, *more: str) -> tuple[int, int]:
+        data = f"data.sft={self.folder}/sft.jsonl" if recipe == "sft.yaml" else f"data.train={self.folder}/train.jsonl"
         found = launch_plan.sizes_of([str(ROOT / "recipes/quickstart" / recipe), f"model.path={self.folder}/model",
-                                      "model.init=random", f"data.train={self.folder}/train.jsonl",
-                                      f"data.sft={self.folder}/sft.jsonl", *more])
+                                      "model.init=random", data, *more])
         return found.ranks, found.workers
 
     def run_dir(self, name: str, reward: float, weights: bytes, seconds: float = 1.0) -> pathlib.Path:
