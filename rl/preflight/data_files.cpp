@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
@@ -306,11 +307,13 @@ void open_unused(const EvalSet& set, PreflightReport& report) {
 
 void check_train_lengths(const Config& config, const ModelFiles& files, PreflightReport& report) {
   const std::string& path = config.data.train;
-  if (!files.model || !files.tokenizer || !data_files_exist(path)) {
+  // check_model_files() does not open it for a trainer alone, which can do without.
+  const auto tokenizer = std::filesystem::path(config.model.path) / "tokenizer.json";
+  if (!files.model || !std::filesystem::exists(tokenizer) || !data_files_exist(path)) {
     return;
   }
   try {
-    const PromptSet set = scan_prompt_set(path, config, *files.tokenizer);
+    const PromptSet set = scan_prompt_set(path, config, engine::Tokenizer::load(tokenizer));
     check_positions("data.train", set.longest, config, files, report);
   } catch (const std::exception& error) {
     report.mistakes.push_back({"data.train", error.what()});

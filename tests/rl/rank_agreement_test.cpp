@@ -64,9 +64,9 @@ TEST_CASE("a key that differs between ranks is an error on all, with the key and
                 " has 0.25"),
       std::pair("optimizer.beta2=0.5", "optimizer.beta2: rank 0 has 0.999, rank 1 has 0.5"),
       std::pair("algorithm.clip_high=0.5", "algorithm.clip_high: rank 0 has 0.2, rank 1 has 0.5"),
-      std::pair("seed=3", "seed: rank 0 has 0, rank 1 has 3"),
+      std::pair("seed=3", "seed: rank 0 has 1, rank 1 has 3"),
       std::pair("train.steps=4", "train.steps: rank 0 has 1, rank 1 has 4"),
-      std::pair("rollout.temperature=0.5", "rollout.temperature: rank 0 has 1, rank 1 has 0.5"));
+      std::pair("rollout.temperature=0.5", "rollout.temperature: rank 0 has 1.0, rank 1 has 0.5"));
   const auto facts = [&](int64_t rank) {
     return rl::configuration_facts(make_config(rank == 0 ? std::vector<std::string>{}
                                                          : std::vector<std::string>{words.first}));
@@ -135,10 +135,11 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
       const bool other = mesh.rank() == 1 && part == differing;
       return ((other ? dir.path() : kGoldens) / (part == "critic" ? part : "policy")).string();
     };
-    const auto config =
-        make_config({"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
-                     "algorithm.critic.model_path=" + path("critic"), "algorithm.kl_coef=0.1",
-                     "algorithm.preset=ppo"});
+    const auto config = make_config(
+        {"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
+         "algorithm.critic.model_path=" +
+             path("critic"),  // Each rank holds whole models, so that they are compared.
+         "parallel.cp_fsdp_mode=none", "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
     const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
     rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
