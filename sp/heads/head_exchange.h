@@ -80,6 +80,7 @@ struct AttentionExchange {
   HeadExchange query;
   HeadExchange kv;
 };
+// The exchanges of heads split so, for ranks that hold rows_of[p] tokens each. Pure.
 AttentionExchange attention_exchange(const HeadSplit& split, const std::vector<int64_t>& rows_of);
 
 // q_sHD, k_sKD, v_sKD -> this rank's heads of all tokens: q_ShD and kv_S2kD, k heads before v
