@@ -1,6 +1,7 @@
 #include "rl/config/unread_keys.h"
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
 #include <utility>
 
@@ -9,8 +10,15 @@
 namespace ringside::rl {
 namespace {
 
+// Lengths of rollouts may stand under either task, because a file of configs/context serves both.
+constexpr std::array<std::string_view, 2> kLengths = {"rollout.max_prompt_tokens",
+                                                      "rollout.max_completion_tokens"};
+
 // A rule's key is a whole key, or the beginning of several: it then ends with '.' or '_'.
 bool concerns(const UnreadRule& rule, std::string_view key) {
+  if (std::find(kLengths.begin(), kLengths.end(), key) != kLengths.end()) {
+    return false;
+  }
   const bool several = rule.key.ends_with('.') || rule.key.ends_with('_');
   return key != rule.switch_key && (several ? key.starts_with(rule.key) : key == rule.key);
 }

@@ -2,11 +2,14 @@
 // changes the key and runs the code that reads it, before and after, and what comes out must
 // differ. Keys that only a whole process or an inference server shows name the test that does so,
 // and that test must exist.
+#include <yaml-cpp/yaml.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
+#include <string>
 
 #include "rl/config/load.h"
 #include "rl/config/schema.h"
@@ -25,6 +28,17 @@ const fs::path kRoot = RINGSIDE_SOURCE_DIR;
 std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Sets the key of a word "section.key=value".
+void set_key(YAML::Node node, const std::string& word) {
+  const std::size_t end = word.find_first_of(".=");
+  const std::string name = word.substr(0, end), rest = word.substr(end + 1);
+  if (word[end] == '=') {
+    node[name] = YAML::Load(rest);
+  } else {
+    set_key(node[name], rest);
+  }
 }
 
 // common() as a recipe, below the words of a command line: a word may switch off what reads a key
@@ -57,7 +71,11 @@ TEST_CASE("every key has one entry in the table of effects, and every entry is a
 TEST_CASE("changing a key changes what the code that reads it makes of it") {
   const TemporaryDirectory folder;
   const fs::path recipe = folder.path() / "common.yaml";
-  write_file(recipe, rl::dump(rl::load_config_or_throw({}, common())));
+  YAML::Node keys;
+  for (const std::string& word : common()) {
+    set_key(keys, word);
+  }
+  write_file(recipe, YAML::Dump(keys) + "\n");
   std::map<std::string, std::string>
       before;  // by consumer-independent text of the base: bases are shared
   for (const Effect& effect : all_effects()) {
