@@ -9,6 +9,7 @@
 #include "engine/io/model_config_json.h"
 #include "rl/config/enums.h"
 #include "rl/config/load.h"
+#include "rl/config/unread_keys.h"
 #include "tools/dry_run/made_up_data.h"
 #include "tools/dry_run/made_up_tokenizer.h"
 #include "tools/dry_run/small_config.h"
@@ -165,6 +166,7 @@ PreparedDryRun prepare_dry_run(const DryRunRequest& request) {
       prepared.lines.push_back(std::move(line));
     }
     config.rollout.reward = small_rewards(config);
+    rl::reset_unread_keys(config);  // options of rewards that are left out
   }
   if (request.recorded_rollouts) {
     prepared.rollouts = request.dir / "rollouts.jsonl";
