@@ -219,8 +219,8 @@ class Lifecycle(unittest.TestCase):
         self.assertRegex(self.text(), r"step 2/2 .* eval 0\.5000")
 
     def test_a_diverged_model_ends_the_run_with_step_and_figure(self):
-        self.assertEqual(self.run_to_end("train.steps=50", "optimizer.learning_rate=1e38", "checkpoint.every=1",
-                                         "optimizer.weight_decay=1"), 1, self.text())
+        self.assertEqual(self.run_to_end("train.steps=50", "optimizer.learning_rate=1", "checkpoint.every=1",
+                                         "optimizer.weight_decay=1e38"), 1, self.text())
         last = self.steps()[-1] if self.steps() else 0
         self.assertRegex(self.text(), rf"step {last + 1}: .*(is (-?nan|-?inf)|not finite)")
         self.assertNotIn("Exception raised from", self.text())
