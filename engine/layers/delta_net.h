@@ -17,6 +17,7 @@ namespace ringside::engine {
 
 class DeltaNet final : public TokenMixer {
  public:
+  // Adds the weights of config.block(layer) to the table.
   DeltaNet(const ModelConfig& config, int64_t layer, ParamTable& table);
 
   // out(norm(mixed) * silu(gate)), where mixed comes from mix() of the attention backend's

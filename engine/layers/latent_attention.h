@@ -18,6 +18,7 @@ namespace ringside::engine {
 
 class LatentAttention final : public TokenMixer {
  public:
+  // Adds the weights of config.block(layer) to the table.
   LatentAttention(const ModelConfig& config, int64_t layer, ParamTable& table);
 
   // With a backend that attends latents, the up-projection of keys is applied to the queries and

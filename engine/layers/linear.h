@@ -30,6 +30,7 @@ class Linear {
   // Throws: as apply_linear().
   at::Tensor operator()(const at::Tensor& x_sI, const LayerPass& pass) const;
 
+  // Of all projections, one below the other: [O, I].
   const Weight& weight(const LayerPass& pass) const { return pass.weights[weight_]; }
   // Undefined without.
   Weight bias(const LayerPass& pass) const;
@@ -43,6 +44,7 @@ class Linear {
     Weight weight;
     Weight bias;
   };
+  // One part a projection, in order.
   std::vector<Part> parts(const LayerPass& pass) const;
 
   // The matrix as it acts, adapters included, outside autograd: [O, I].

@@ -65,8 +65,10 @@ class TokenMixer {
   // mixer needs.
   virtual at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const = 0;
 
+  // Yes, or no and why.
   virtual Support supports(Feature feature) const = 0;
 
+  // What it needs from other tokens.
   virtual TokenFlow flow() const = 0;
 
   // Bytes that this rank sends for the mixer in one forward and backward of a micro-batch, by its
@@ -84,6 +86,7 @@ class ChannelMixer {
   // Collective over: the ranks of the experts.
   virtual at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const = 0;
 
+  // Yes, or no and why.
   virtual Support supports(Feature feature) const = 0;
 
   // That it routes tokens to; 0: it has none.

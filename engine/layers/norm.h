@@ -20,9 +20,11 @@ class Norm {
   Norm(ParamTable& table, const std::string& name, int64_t size, const NormOptions& options)
       : slot_(table.add(name, {size})), options_(options) {}
 
+  // Shapes: [size].
   const Weight& weight(const LayerPass& pass) const { return pass.weights[slot_]; }
   const NormOptions& options() const { return options_; }
 
+  // rms_norm(), residual_rms_norm() and add_rms_norm(); shapes and errors are theirs.
   at::Tensor operator()(const at::Tensor& x, const LayerPass& pass) const {
     return rms_norm(x, weight(pass), options_);
   }

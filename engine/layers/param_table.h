@@ -47,6 +47,7 @@ struct LinearSpec {
 // Thread safety: const functions from any thread.
 class ParamTable {
  public:
+  // Returns the slot of the weight.
   Slot add(WeightSpec weight);
   // A weight that is one parameter.
   Slot add(const std::string& name, const std::vector<int64_t>& shape,

@@ -17,6 +17,7 @@ namespace ringside::engine {
 
 class SoftmaxAttention final : public TokenMixer {
  public:
+  // Adds the weights of config.block(layer) to the table.
   SoftmaxAttention(const ModelConfig& config, int64_t layer, ParamTable& table);
 
   // With an overlapped backend the projections overlap the exchange of heads; its weights must be

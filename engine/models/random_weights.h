@@ -14,6 +14,7 @@ namespace ringside::engine {
 // seed gives the same values, up to rounding to the dtype that is stored. Thread safety: none.
 class RandomWeights {
  public:
+  // std: the standard deviation of matrices and embeddings, at least 0.
   RandomWeights(const ModelConfig& config, uint64_t seed, double std);
 
   // Sets the unit's values on this rank. Call it for all units of Decoder::units(), in order, and

@@ -12,6 +12,7 @@
 
 namespace ringside::rl {
 
+// Whether the loss acts on tokens chosen by the covariance of log-prob and advantage.
 constexpr bool chooses_by_covariance(PolicyLossName loss) {
   return loss == PolicyLossName::kClipCov || loss == PolicyLossName::kKlCov;
 }

@@ -17,6 +17,7 @@
 
 namespace ringside::rl {
 
+// Bounds of a number.
 inline Range at_least(double low) { return Range{.low = low}; }
 inline Range above(double low) { return Range{.low = low, .above = true}; }
 inline Range between(double low, double high) { return Range{.low = low, .high = high}; }
@@ -24,6 +25,7 @@ inline Range between(double low, double high) { return Range{.low = low, .high =
 // Collects the rows of all sections, in the order of configs/defaults.yaml.
 class FieldList {
  public:
+  // Each adds the row of a key: its member, its bounds or names, its sentence.
   void integer(std::string key, int64_t& value, Range range, std::string sentence) {
     add(std::move(key), IntegerSlot{&value, range}, std::move(sentence));
   }
@@ -64,6 +66,7 @@ class FieldList {
   // Marks a key, or with a dot at its end the rows so far of a section.
   void may_change_on_resume(std::string_view key);
 
+  // The rows and the sections' sentences; the list is empty afterwards.
   std::vector<Field> take_fields() && { return std::move(fields_); }
   SectionSentences take_sections() && { return std::move(sections_); }
 
@@ -76,6 +79,7 @@ class FieldList {
   SectionSentences sections_;
 };
 
+// Each adds the rows of a section.
 void add_model_section(FieldList& fields, ModelConfig& model);
 void add_data_section(FieldList& fields, DataConfig& data);
 void add_rollout_section(FieldList& fields, RolloutConfig& rollout);

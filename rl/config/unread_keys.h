@@ -13,10 +13,10 @@
 namespace ringside::rl {
 
 struct UnreadRule {
-  std::string_view key;         // or the beginning of several, with '.' or '_' at its end
-  std::string_view switch_key;  // the key that decides whether it is read
-  bool (*is_read)(const Config&);
-  std::string_view reason;  // why it is not read, and after "; or " what would make it read
+  std::string_view key;            // or the beginning of several, with '.' or '_' at its end
+  std::string_view switch_key;     // the key that decides whether it is read
+  bool (*is_read)(const Config&);  // whether something reads the key
+  std::string_view reason;         // why it is not read, and after "; or " what would make it read
 };
 
 // The table. The first rule that applies to a key and does not hold counts.

@@ -30,6 +30,7 @@ struct TrainerParts {
 
   WorkDivision& work() { return ledger.work(); }
   const WorkDivision& work() const { return ledger.work(); }
+  // Time does not go back.
   void advance(Clock::time_point time) { now = std::max(now, time); }
   // Counts a refused message.
   void count(Reason reason) { ++counters.rejected[static_cast<std::size_t>(reason)]; }

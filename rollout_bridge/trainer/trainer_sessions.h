@@ -73,6 +73,7 @@ class TrainerSessions {
 
   std::map<std::string, Session>& all() { return sessions_; }
   const std::map<std::string, Session>& all() const { return sessions_; }
+  // nullptr when there is none.
   Session* find(const std::string& identity);
   // The session of a worker that has not left; null when there is none.
   Session* of_worker(const std::string& worker_id);
@@ -93,6 +94,7 @@ class TrainerSessions {
   // Removes sessions of workers that left and were answered.
   void sweep();
 
+  // Sends the message when its turn comes.
   void queue(Session& session, Payload payload);
   // Answers with an ERROR outside of any session. fatal: the worker shall not come back.
   void refuse(const std::string& identity, const Error& error, bool fatal, const Header* to);

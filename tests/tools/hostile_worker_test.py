@@ -125,7 +125,7 @@ class HostileWorker(unittest.TestCase):
         self.finishes(trainer, 2)
 
     def test_the_example_worker_where_it_belongs(self):
-        trainer = self.start("train", "--steps=2", "rollout.reward=worker", "data.train=")
+        trainer = self.start("train", "--steps=2", "rollout.reward=worker", "rollout.reward_options.regex=", "data.train=")
         self.assertIn("Ended", self.example(trainer))
         self.assertEqual(trainer.wait(DEADLINE_S), 0, self.text())
         self.assertEqual(len(self.metrics()), 2)
