@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "rl/data/record_set.h"
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
@@ -78,9 +77,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
   live.workers_here = scope.workers_here && !scope.brings_rollouts;
   const bool samples = live.workers_here || config.eval.every > 0;
-  // The trainer alone measures prompts whose files are here; workers may have others.
-  const bool measures = !scope.brings_rollouts && data_files_exist(config.data.train);
-  const ModelFiles files = check_model_files(config, samples || measures, report);
+  const ModelFiles files = check_model_files(config, samples, report);
   check_training_settings(config, scope, report);
   if (live.workers_here && uses_own_workers(config) && !config.data.train.empty()) {
     report.mistakes.push_back(
