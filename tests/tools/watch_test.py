@@ -190,7 +190,7 @@ class Watch(unittest.TestCase):
         self.assertEqual(self.followed.returncode, 0, self.followed.stderr)
         steps = [int(step) for step in re.findall(r"^step (\d+)/60  reward", self.followed.stderr, re.M)]
         self.assertEqual(steps, list(range(1, 61)))
-        self.assertIn("no trainer works in this directory now", self.followed.stderr)
+        self.assertIn("finished: 60 steps", self.followed.stderr)
         self.assertRegex(self.ringside("top", self.run_dir, "--once").stdout, r"step 60/60")
         self.assertIn("is no directory", self.ringside("top", self.folder / "absent", code=2).stderr)
 
@@ -206,7 +206,7 @@ class Watch(unittest.TestCase):
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             done = self.ringside("train", "--run-dir", self.folder / "taken", "--rollouts", self.run_dir / "rollouts.jsonl", f"model.path={self.model}",
                                  "model.init=random", "rollout.group_size=4", "rollout.prompts_per_step=2", "rollout.reward=length",
-                                 f"log.openmetrics={address}", "--steps", "1", code=1)
+                                 f"log.openmetrics={address}", "--steps", "1", code=2)
         self.assertRegex(done.stderr, f"log.openmetrics.*{address}.*cannot be bound")
 
     def test_a_report_is_one_page_that_loads_nothing(self):
@@ -270,7 +270,7 @@ class Watch(unittest.TestCase):
         self.assertLess(len(text), 2_000_000)
         self.assertLessEqual(len(data["runs"][0]["steps"]), 1000)
         self.assertEqual(len(data["runs"][0]["samples"]), 200)
-        self.assertIn("has no metrics.jsonl", self.ringside("report", self.data, "--output", self.folder / "x.html", code=1).stderr)
+        self.assertIn("has no metrics.jsonl", self.ringside("report", self.data, "--output", self.folder / "x.html", code=2).stderr)
 
     def test_an_evaluation_by_hand_gives_the_figures_of_its_completions(self):
         model = self.run_dir / "checkpoint-final"
