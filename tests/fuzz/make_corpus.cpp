@@ -41,7 +41,7 @@ void write_messages(const fs::path& folder) {
   message(folder, kWelcome,
           WelcomeBody{"tcp://127.0.0.1:5", 2, root, 1000, 10000, 1 << 26, 1 << 24});
   message(folder, kReady, ReadyBody{2});
-  message(folder, kCredit, CreditBody{{{0, 2, 1, 0, {0, 1}}, {7, 1, 0, 1, {0}}}});
+  message(folder, kCredit, CreditBody{{{0, 2, 1, 0, {0, 1}}, {7, 1, 0, 1, {0}}}, -1, {{7, {0}}}});
   message(folder, kAck, AckBody{"r", "REJECTED", "limit", "why"});
   message(folder, kHeartbeat, HeartbeatBody{"ready", 2, 3, 40});
   message(folder, kStageFailed, StageFailedBody{2, "gone"});
