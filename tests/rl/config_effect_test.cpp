@@ -71,7 +71,7 @@ TEST_CASE("every key has one entry in the table of effects, and every entry is a
 TEST_CASE("changing a key changes what the code that reads it makes of it") {
   const TemporaryDirectory folder;
   const fs::path recipe = folder.path() / "common.yaml";
-  YAML::Node keys;
+  YAML::Node keys(YAML::NodeType::Map);
   for (const std::string& word : common()) {
     set_key(keys, word);
   }

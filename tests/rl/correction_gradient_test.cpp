@@ -5,8 +5,8 @@
 #include <random>
 
 #include "rl/algorithm/correction.h"
-#include "rl/config/load.h"
 #include "rl/losses/losses.h"
+#include "tests/rl/formula_config.h"
 #include "tests/support/catch.h"
 
 using namespace ringside;
@@ -17,7 +17,7 @@ constexpr double kSamplerTemperature = 1.2;
 constexpr int64_t kPulls = 10000;
 
 rl::AlgorithmConfig config_of(const std::vector<std::string>& words) {
-  return rl::load_config_or_throw({}, words).algorithm;
+  return test::formula_config(words).algorithm;
 }
 
 // Pulls of a bandit with one logit an arm: the policy is softmax(logits), the sampler

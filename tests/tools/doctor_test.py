@@ -47,7 +47,7 @@ class DoctorTest(unittest.TestCase):
 
     def check(self, tokens: int, *words) -> str:
         """The output of a check whose micro-batch is one document of so many tokens."""
-        done = run("check", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
+        done = run("check", "--memory", "4000GiB", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
                    f"data.train={self.folder / 'train.jsonl'}", f"train.tokens_per_micro_batch={tokens}",
                    "rollout.max_prompt_tokens=16", f"rollout.max_completion_tokens={tokens - 16}", *words)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -143,7 +143,7 @@ class DoctorTest(unittest.TestCase):
         shape = {key: value for key, value in (quickstart_task.model_config() | QWEN3_8B).items()
                  if "window" not in key and key != "layer_types"}
         (latent / "config.json").write_text(json.dumps(
-            shape | {"model_type": "deepseek_v3", "num_key_value_heads": 32, "q_lora_rank": 1536, "kv_lora_rank": 512,
+            shape | {"model_type": "deepseek_v3", "num_key_value_heads": 32, "head_dim": 64, "q_lora_rank": 1536, "kv_lora_rank": 512,
                      "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 8,
                      "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 2048, "n_group": 1,
                      "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 0}))
@@ -153,7 +153,7 @@ class DoctorTest(unittest.TestCase):
     def fine_tuning(self, tokens: int, *words) -> str:
         """The output of a check of supervised fine-tuning whose micro-batch has so many tokens."""
         (self.folder / "sft.jsonl").write_text('{"prompt": "3>", "completion": "3"}\n')
-        done = run("check", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
+        done = run("check", "--memory", "4000GiB", f"model.path={self.folder / 'model'}", "model.init=random", "model.dtype=bfloat16",
                    "algorithm.task=sft", f"data.sft={self.folder / 'sft.jsonl'}",
                    f"train.tokens_per_micro_batch={tokens}", *words)
         self.assertEqual(done.returncode, 0, done.stdout)
