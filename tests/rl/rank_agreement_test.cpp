@@ -135,11 +135,11 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
       const bool other = mesh.rank() == 1 && part == differing;
       return ((other ? dir.path() : kGoldens) / (part == "critic" ? part : "policy")).string();
     };
-    const auto config = make_config(
-        {"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
-         "algorithm.critic.model_path=" +
-             path("critic"),  // Each rank holds whole models, so that they are compared.
-         "parallel.cp_fsdp_mode=none", "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
+    // With cp_fsdp_mode none each rank holds whole models, so that their weights are compared.
+    const auto config =
+        make_config({"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
+                     "algorithm.critic.model_path=" + path("critic"), "parallel.cp_fsdp_mode=none",
+                     "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
     const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
     rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);

@@ -66,10 +66,9 @@ int64_t ranks_on_this_machine() {
   return local != nullptr ? std::max<int64_t>(1, std::atoll(local)) : 1;
 }
 
-// Checks the options and everything that the run opens; prints the mistakes. notes: as
-// pass_preflight(). Of processes that a
+// Checks the options and everything that the run opens; prints the mistakes. Of processes that a
 // launcher started, only rank 0 checks. Workers may run on other machines, so they check data.train
-// and the rewards themselves.
+// and the rewards themselves. notes: as pass_preflight().
 bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded,
                std::vector<std::string>& notes) {
   if (const auto rank = rank_environment(); rank && rank->rank > 0) {
