@@ -6,6 +6,10 @@
 
 namespace ringside::rl {
 
+at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
+  return mean_n + token_n - token_n.detach();
+}
+
 SequenceMeans::SequenceMeans(at::Tensor sample_n, int64_t num_sequences, sp::Communicator* comm)
     : sample_n_(std::move(sample_n)), num_sequences_(num_sequences), comm_(comm) {}
 

@@ -12,6 +12,10 @@
 
 namespace ringside::rl {
 
+// Value of `mean_n`, gradient of `token_n`: a sequence's mean in token form.
+// Shapes: both [n].
+at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n);
+
 class SequenceMeans {
  public:
   // sample_n: int64, each entry's sequence in [0, num_sequences). comm: the ranks that share the

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::rl {

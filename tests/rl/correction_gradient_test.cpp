@@ -5,7 +5,7 @@
 #include <random>
 
 #include "rl/algorithm/correction.h"
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 #include "tests/rl/formula_config.h"
 #include "tests/support/catch.h"
 

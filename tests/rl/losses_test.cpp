@@ -1,10 +1,9 @@
 // Guards: the wrong branch of the clip, a KL of the wrong sign or direction, weights that do not
 // reach the gradient, and a rank without tokens that breaks the backward. Oracles: closed forms and
 // finite differences in fp64.
-#include "rl/losses/losses.h"
-
 #include <cmath>
 
+#include "rl/step/update_loss.h"
 #include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 

@@ -1,4 +1,5 @@
-// Losses of the policy over loss tokens as functions of tensors, and their figures.
+// Losses of an update over its loss tokens as functions of tensors, and their figures: policy
+// gradient and fine-tuning.
 // Shapes: n = loss entries of this rank.
 #pragma once
 

@@ -1,11 +1,11 @@
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "rl/algorithm/kl_estimators.h"
-#include "rl/losses/policy_objective.h"
+#include "rl/step/policy_objective.h"
 
 namespace ringside::rl {
 namespace {
@@ -27,7 +27,7 @@ void add_mismatch(Figures& figures, const at::Tensor& trainer_n, const at::Tenso
 
 void add_ratios(Figures& figures, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n,
                 const EntryColumns& entries, const AlgorithmConfig& config) {
-  const auto [low, high] = ratio_bounds(config);
+  const auto [low, high] = ratio_bounds(policy_loss(config.loss), config.loss_options());
   const at::Tensor ratio = log_ratio_n.exp();
   figures.mean("clipped_low", at::logical_and(entries.advantage_n < 0, ratio < low));
   figures.mean("clipped_high", at::logical_and(entries.advantage_n > 0, ratio > high));
@@ -57,7 +57,8 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
   const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n, entries.chosen_n};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
-  at::Tensor per_token = entries.correction_n * policy_objective(terms, log_ratio, config);
+  at::Tensor per_token =
+      entries.correction_n * policy_objective(terms, log_ratio, config, sequences);
   if (config.correction.opsm_delta > 0) {
     const at::Tensor left_out = left_out_by_opsm(logprob_n.detach(), entries, config, sequences);
     figures.mean("opsm_masked", left_out);
