@@ -1,5 +1,5 @@
-// Means over whole sequences whose tokens lie on several ranks: segment sums and one small
-// all-reduce, without a gather of per-token values.
+// Sums and means over whole sequences whose tokens lie on several ranks: segment sums and one
+// small all-reduce, without a gather of per-token values.
 // Shapes: n = loss entries of this rank.
 #pragma once
 
@@ -26,8 +26,14 @@ class SequenceMeans {
   // passes the same number of columns. n may be 0.
   // Collective over: comm, once for all columns.
   std::vector<at::Tensor> of(const std::vector<at::Tensor>& columns) const;
+  // The same for sums.
+  std::vector<at::Tensor> sums_of(const std::vector<at::Tensor>& columns) const;
 
  private:
+  // Rows: the sums of each column by sequence, then the counts. fp64, so that the result does not
+  // depend on the order of ranks.
+  at::Tensor totals(const std::vector<at::Tensor>& columns) const;
+
   at::Tensor sample_n_;
   int64_t num_sequences_;
   sp::Communicator* comm_;
