@@ -106,13 +106,9 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
       run_.comms().tensors(sp::axes::kSp).get()};
-  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n,
+  return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
-    EntryColumns entries = EntryColumns::from(columns_n);
-    if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
-      entries.old_logprob_n = output.logprobs_n.detach();
-    }
-    return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,
+    return policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
                                 context, figures);
   };
 }

@@ -180,14 +180,14 @@ TEST_CASE(
   for (const auto& golden : goldens()["whole"]) {
     const Tokens tokens;
     const at::Tensor entropy = column(goldens()["entropy"]).requires_grad_();
-    rl::EntryColumns entries;
-    entries.sample_n = samples();
-    entries.rollout_logprob_n = column(goldens()["rollout"]);
-    entries.old_logprob_n = tokens.old;
-    entries.reference_logprob_n = tokens.reference;
-    entries.advantage_n = column(goldens()["sequence_advantage"]);
-    entries.correction_n = column(goldens()["correction"]);
-    entries.weight_n = column(goldens()["sequence_weight"]);
+    engine::Columns entries;
+    entries.set("sample", samples());
+    entries.set("rollout_logprob", column(goldens()["rollout"]));
+    entries.set("old_logprob", tokens.old);
+    entries.set("reference_logprob", tokens.reference);
+    entries.set("advantage", column(goldens()["sequence_advantage"]));
+    entries.set("correction", column(goldens()["correction"]));
+    entries.set("weight", column(goldens()["sequence_weight"]));
     auto config = config_of(
         {{"kl_coef", golden["kl_coef"]}, {"entropy_aggregation", golden["entropy_aggregation"]}});
     config.correction.opsm_delta = golden["opsm_delta"];
