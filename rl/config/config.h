@@ -248,7 +248,7 @@ struct SpConfig {
   SpMethod method = SpMethod::kAuto;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   sp::RingImpl ring_backward = sp::RingImpl::kP2p;
-  bool async_ulysses = false;
+  AsyncUlysses async_ulysses = AsyncUlysses::kFalse;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
   int64_t heads_k_stride = 0;

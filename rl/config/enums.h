@@ -83,8 +83,8 @@ enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class TextPrompts { kRaw, kUser };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
-enum class GroupScope { kLocalNode, kGlobal };
-enum class JournalFsync { kAlways, kBatch, kNever };
+// auto: where the prediction says that it is faster.
+enum class AsyncUlysses { kFalse, kTrue, kAuto };
 enum class WeightEncoding { kAuto, kDense };
 // Who samples the completions of an evaluation.
 enum class EvalBy { kEmbedded, kWorkers };
@@ -237,6 +237,10 @@ struct EnumNames<ChatTemplate> {
 template <>
 struct EnumNames<TextPrompts> {
   static constexpr std::array<std::string_view, 2> kNames = {"raw", "user"};
+struct EnumNames<AsyncUlysses> {
+  static constexpr std::array<std::string_view, 3> kNames = {"false", "true", "auto"};
+};
+template <>
 };
 template <>
 struct EnumNames<OnOverlong> {

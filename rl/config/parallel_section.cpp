@@ -50,9 +50,10 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.ring_backward", sp.ring_backward,
                 "how keys and values come in the backward of ring_impl p2p: p2p, all_gather = at "
                 "once; gradients then go straight to their ranks");
-  fields.flag("sp.async_ulysses", sp.async_ulysses,
-              "overlap each projection with the all-to-all beside it; needs Ulysses over at least "
-              "2 ranks; not for latent attention or gated delta nets; no effect with adapters");
+  fields.choice("sp.async_ulysses", sp.async_ulysses,
+                "overlap each projection with the all-to-all beside it; true needs Ulysses over at "
+                "least 2 ranks; not for latent attention or gated delta nets; no effect with "
+                "adapters; auto = where it is predicted to be faster");
   fields.flag("sp.shared_prefix", sp.shared_prefix,
               "compute and send the common prefix of documents once, such as a group's prompt");
   fields.choice("sp.placement", sp.placement,
@@ -95,7 +96,7 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back(
         {"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) + no_ring + "0"});
   }
-  if (!ulysses && c.sp.async_ulysses) {
+  if (!ulysses && c.sp.async_ulysses == AsyncUlysses::kTrue) {
     mistakes.push_back({"sp.async_ulysses",
                         "is true, but there is no Ulysses exchange: parallel.ulysses_parallel_size "
                         "is 1; expected false"});

@@ -64,7 +64,7 @@ engine::ActivationOptions activation_options(const Config& config) {
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
   const std::string why = why_not_async_ulysses(model);
-  return !config.sp.async_ulysses || why.empty()
+  return config.sp.async_ulysses != AsyncUlysses::kTrue || why.empty()
              ? ""
              : "is true, but " + why + " (model_type " + model.model_type + "); expected false";
 }

@@ -404,6 +404,7 @@ TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, a
   CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}),
              Contains("there is no Ulysses exchange"));
   CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
+  CHECK(load_config({}, {"sp.async_ulysses=auto"}).ok());
   for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
     CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}),
                Contains("there is one sequence-parallel rank"));
