@@ -185,6 +185,9 @@ void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig
   add_sp(fields, sp);
   fields.may_change_on_resume("parallel.");
   fields.may_change_on_resume("sp.");
+  fields.often_set("parallel",
+                   {"data_parallel_shard_size", "context_parallel_size", "ulysses_parallel_size",
+                    "ringattn_parallel_size", "expert_parallel_size"});
 }
 
 void check_parallel_sections(const Config& c, std::vector<Mistake>& mistakes) {

@@ -76,8 +76,9 @@ class FieldList {
   // Marks a key, or with a dot at its end the rows so far of a section.
   void may_change_on_resume(std::string_view key);
 
-  // The rows and the sections' sentences; the list is empty afterwards.
-  std::vector<Field> take_fields() && { return std::move(fields_); }
+  // The rows and the sections' sentences; the list is empty afterwards. In every section come the
+  // keys that are set often, then its other keys, then its own sections.
+  std::vector<Field> take_fields() &&;
   SectionSentences take_sections() && { return std::move(sections_); }
 
  private:
@@ -95,6 +96,9 @@ void add_data_section(FieldList& fields, DataConfig& data);
 void add_rollout_section(FieldList& fields, RolloutConfig& rollout);
 void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm);
 void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraConfig& lora,
+  // Marks keys of a section, of those added so far.
+  // Throws: std::out_of_range for one that is not there.
+  void often_set(std::string_view section, std::initializer_list<std::string_view> names);
                            TrainConfig& train);
 void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig& sp);
 void add_bridge_sections(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights);

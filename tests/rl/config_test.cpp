@@ -589,6 +589,26 @@ TEST_CASE("keys that are not read are reset to their defaults") {
   CHECK(config.algorithm.task == Task::kSft);
 }
 
+TEST_CASE("in every section the keys that are set often come first, its sections last") {
+  Config config;
+  const auto fields = fields_of(config);
+  int often = 0;
+  std::string before;  // the section of the row before
+  bool was_often = false;
+  for (const Field& field : fields) {
+    const auto dot = field.key.rfind('.');
+    const std::string section = dot == std::string::npos ? "" : field.key.substr(0, dot);
+    CAPTURE(field.key);
+    CHECK((section != before || was_often || !field.often_set));
+    CHECK_FALSE(before.starts_with(section + "."));
+    often += field.often_set;
+    before = section;
+    was_often = field.often_set;
+  }
+  CHECK(often >= 50);
+  CHECK(often <= 70);
+}
+
 TEST_CASE("every rule about unread keys names keys that exist") {
   const auto& keys = known_keys();
   for (const UnreadRule& rule : unread_rules()) {
