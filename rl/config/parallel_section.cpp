@@ -30,8 +30,8 @@ void add_parallel(FieldList& fields, ParallelConfig& parallel) {
   fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3),
                  "what is sharded: 1 = master weights and moments, 2 = gradients too, 3 = the "
                  "weights that compute too");
-  fields.choice(
-      "parallel.reduce_dtype", parallel.reduce_dtype,
+  fields.choice_among(
+      "parallel.reduce_dtype", parallel.reduce_dtype, {DType::kFloat32, DType::kBFloat16},
       "in which gradients are sent between the ranks that share one copy: float32, bfloat16");
   fields.choice(
       "parallel.group_scope", parallel.group_scope,
@@ -99,7 +99,7 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
   if (!ulysses && c.sp.async_ulysses == AsyncUlysses::kTrue) {
     mistakes.push_back({"sp.async_ulysses",
                         "is true, but there is no Ulysses exchange: parallel.ulysses_parallel_size "
-                        "is 1; expected false"});
+                        "is 1; expected false or auto"});
   }
   if (!ring && !ulysses && c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
     mistakes.push_back(

@@ -5,7 +5,9 @@
 // from the rows.
 #pragma once
 
+#include <initializer_list>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +55,26 @@ class FieldList {
                    [&value](std::size_t i) { value = static_cast<E>(i); }},
         std::move(sentence));
   }
+  // One of these values of an enumeration.
+  template <class E>
+  void choice_among(std::string key, E& value, std::vector<E> values, std::string sentence) {
+    std::vector<std::string_view> names;
+    for (const E one : values) {
+      names.push_back(to_string(one));
+    }
+    add(std::move(key),
+        ChoiceSlot{std::move(names), [&value] { return to_string(value); },
+                   [&value, values](std::size_t i) { value = values.at(i); }},
+        std::move(sentence));
+  }
+  // The same, or nothing, by the word kAsModel.
+  template <class E>
+  void choice_or_model(std::string key, std::optional<E>& value, const std::vector<E>& values,
+                       std::string sentence) {
+    std::vector<std::optional<E>> all{std::nullopt};
+    all.insert(all.end(), values.begin(), values.end());
+    choice_among(std::move(key), value, std::move(all), std::move(sentence));
+  }
   // value: the index of the word.
   void choice(std::string key, double& value, std::span<const std::string_view> words,
               std::string sentence) {
@@ -73,6 +95,9 @@ class FieldList {
   void section(std::string name, std::string sentence) {
     sections_.emplace(std::move(name), std::move(sentence));
   }
+  // Marks keys of a section, of those added so far.
+  // Throws: std::out_of_range for one that is not there.
+  void often_set(std::string_view section, std::initializer_list<std::string_view> names);
   // Marks a key, or with a dot at its end the rows so far of a section.
   void may_change_on_resume(std::string_view key);
 
@@ -83,7 +108,7 @@ class FieldList {
 
  private:
   void add(std::string key, Slot slot, std::string sentence) {
-    fields_.push_back({std::move(key), std::move(slot), std::move(sentence), false});
+    fields_.push_back({std::move(key), std::move(slot), std::move(sentence)});
   }
 
   std::vector<Field> fields_;
@@ -96,9 +121,6 @@ void add_data_section(FieldList& fields, DataConfig& data);
 void add_rollout_section(FieldList& fields, RolloutConfig& rollout);
 void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm);
 void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraConfig& lora,
-  // Marks keys of a section, of those added so far.
-  // Throws: std::out_of_range for one that is not there.
-  void often_set(std::string_view section, std::initializer_list<std::string_view> names);
                            TrainConfig& train);
 void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig& sp);
 void add_bridge_sections(FieldList& fields, BridgeConfig& bridge, WeightsConfig& weights);

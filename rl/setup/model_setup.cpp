@@ -27,17 +27,7 @@ at::ScalarType scalar_type(DType dtype) {
 }
 
 DType published_dtype(const Config& config) {
-  switch (config.weights.publish_dtype) {
-    case PublishDType::kModel:
-      return config.model.dtype;
-    case PublishDType::kFloat32:
-      return DType::kFloat32;
-    case PublishDType::kBFloat16:
-      return DType::kBFloat16;
-    case PublishDType::kFloat64:
-      return DType::kFloat64;
-  }
-  throw std::invalid_argument("unknown publish dtype");
+  return config.weights.publish_dtype.value_or(config.model.dtype);
 }
 
 engine::ComputeContext compute_context(const Config& config, c10::Device device) {
@@ -48,7 +38,7 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
   engine::ComputeContext context = compute_context(config, groups.device());
   context.sharding = make_sharding(config.parallel, groups);
   context.experts = make_expert_sharding(config.parallel, groups);
-  if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
+  if (config.parallel.reduce_dtype == DType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
   context.host_moments = config.optimizer.offload == OptimizerOffload::kMoments;
