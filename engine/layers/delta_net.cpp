@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/layers/delta_net_cost.h"
 #include "engine/nn/leaf_value.h"
 #include "engine/nn/recurrent_backend.h"
 
@@ -65,6 +66,7 @@ std::vector<Projection> input_projections(const DeltaNetConfig& net) {
 
 DeltaNet::DeltaNet(const ModelConfig& config, int64_t layer, ParamTable& table)
     : layer_(layer),
+      hidden_(config.hidden_size),
       fp32_norms_(config.fp32_norms),
       net_(config.delta_net),
       in_(table, input_projections(net_), config.hidden_size),
@@ -110,7 +112,7 @@ Support DeltaNet::supports(Feature feature) const {
     case Feature::kPackedBase:
       return Support::no("gated delta nets cannot be quantised");
     case Feature::kAsyncUlysses:
-      return Support::yes();
+      return Support::no("models with gated delta nets exchange heads synchronously");
     case Feature::kRoutes:
     case Feature::kRouterCorrections:
       break;
@@ -118,15 +120,14 @@ Support DeltaNet::supports(Feature feature) const {
   return Support::no("gated delta nets have no experts");
 }
 
-TokenFlow DeltaNet::flow() const { return {net_.shape.key_heads, 0, net_.shape}; }
+TokenFlow DeltaNet::flow() const { return {net_.shape.key_heads, 0, {}, net_.shape}; }
 
-int64_t DeltaNet::sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                             Recompute recompute) const {
-  // It keeps nothing for its second run.
-  const int64_t forwards = recompute == Recompute::kNone ? 1 : 2;
-  const sp::StateTraffic& traffic = batch.state_plan->traffic;
-  return forwards * sp::forward_bytes(traffic, element, sums) +
-         sp::backward_bytes(traffic, element, sums);
+Cost DeltaNet::cost(const MixerShape& shape) const {
+  Cost cost = delta_net_cost(net_, shape);
+  cost.gradients = hidden_ * net_.shape.value_heads * net_.shape.value_dim;
+  return cost;
 }
+
+MixerWork DeltaNet::work(const RankGrid& grid) const { return delta_net_work(net_.shape, grid); }
 
 }  // namespace ringside::engine
