@@ -58,6 +58,6 @@ void write_gemma3(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3, write_gemma3};
+extern const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3, write_gemma3};
 
 }  // namespace ringside::engine
