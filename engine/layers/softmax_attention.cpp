@@ -27,6 +27,7 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
     : layer_(layer),
       window_(config.window(layer)),
       local_rope_(config.block(layer).local_rope),
+      no_rope_(config.block(layer).no_rope),
       heads_(config.num_attention_heads),
       kv_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim),
