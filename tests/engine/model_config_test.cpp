@@ -68,6 +68,11 @@ TEST_CASE("config: defaults follow the architecture") {
   const ModelConfig qwen3 = load(base("qwen3"));
   CHECK(qwen3.head_dim == 128);  // Qwen3Config's own default, whatever hidden_size says
   CHECK((qwen3.attention.qk_norm && !qwen3.attention.qkv_bias));
+
+  const ModelConfig seed_oss = load(with(base("seed_oss"), {{"residual_dropout", 0.1}}));
+  CHECK(seed_oss.head_dim == 128);
+  CHECK((seed_oss.attention.qkv_bias && !seed_oss.attention.o_bias && !seed_oss.mlp_bias));
+  CHECK(load(with(base("seed_oss"), {{"head_dim", nullptr}})).head_dim == 16);
 }
 
 TEST_CASE("config: RoPE is read as transformers 4 and 5 write it") {
