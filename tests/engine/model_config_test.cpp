@@ -291,6 +291,29 @@ TEST_CASE("config: windows are those of transformers' classes") {
   }
   CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
         Windows{5, 0, 5});
+  const json some_rope{{"no_rope_layers", {1, 0, 1}}};
+  CHECK(windows("smollm3", with(used, some_rope)) == Windows{0, 5, 0});
+  CHECK(windows("smollm3", with(some_rope, {{"sliding_window", 5}})) == Windows{0, 0, 0});
+}
+
+TEST_CASE("config: layers without RoPE are those of transformers' classes") {
+  using Layers = std::vector<bool>;
+  const auto without_rope = [](const std::string& type, const json& changes) {
+    const ModelConfig config = load(with(base(type), with(changes, {{"num_hidden_layers", 4}})));
+    Layers all;
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      all.push_back(config.block(layer).no_rope);
+    }
+    const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
+    CHECK((again.blocks == config.blocks));
+    return all;
+  };
+  // SmolLM3's own file has max_window_layers, too.
+  CHECK(without_rope("smollm3", {{"max_window_layers", 28}}) == Layers{0, 0, 0, 1});
+  CHECK(without_rope("smollm3", {{"no_rope_layer_interval", 2}}) == Layers{0, 1, 0, 1});
+  CHECK(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0, 1}}}) == Layers{0, 1, 1, 0});
+  CHECK_THROWS_WITH(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0}}}),
+                    Contains("'no_rope_layers' has 3 layers"));
 }
 
 TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {

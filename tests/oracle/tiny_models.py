@@ -110,7 +110,7 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
 FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
-            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss")
+            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3")
 
 
 def make_family(family: str):
@@ -153,6 +153,9 @@ def make_family(family: str):
     if family == "seed_oss":
         return transformers.SeedOssConfig(head_dim=16, attention_bias=True, attention_out_bias=True, mlp_bias=True,
                                           rope_parameters=plain_rope, **common)
+    if family == "smollm3":
+        return transformers.SmolLM3Config(no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=8,
+                                          attention_bias=True, rope_parameters=plain_rope, **common)
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
