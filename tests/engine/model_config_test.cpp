@@ -291,6 +291,9 @@ TEST_CASE("config: windows are those of transformers' classes") {
   }
   CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
         Windows{5, 0, 5});
+  CHECK(windows("exaone4", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
+        Windows{5, 0, 5});
+  CHECK(windows("exaone4", json::object()) == Windows{4096, 4096, 4096});
   const json some_rope{{"no_rope_layers", {1, 0, 1}}};
   CHECK(windows("smollm3", with(used, some_rope)) == Windows{0, 5, 0});
   CHECK(windows("smollm3", with(some_rope, {{"sliding_window", 5}})) == Windows{0, 0, 0});
@@ -314,6 +317,15 @@ TEST_CASE("config: layers without RoPE are those of transformers' classes") {
   CHECK(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0, 1}}}) == Layers{0, 1, 1, 0});
   CHECK_THROWS_WITH(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0}}}),
                     Contains("'no_rope_layers' has 3 layers"));
+  CHECK(without_rope("exaone4", json::object()) == Layers{0, 0, 0, 1});
+  CHECK(without_rope("exaone4", {{"sliding_window", nullptr}}) == Layers{0, 0, 0, 0});
+  const json types(4, "full_attention");
+  CHECK(without_rope("exaone4", {{"layer_types", types}}) == Layers{1, 1, 1, 1});
+  const json letters{{"sliding_window_pattern", "LLLG"}};
+  CHECK(without_rope("exaone4", with(letters, {{"layer_types", types}})) == Layers{1, 1, 1, 1});
+  CHECK_THROWS_WITH(without_rope("exaone4", letters), Contains("expected a number"));
+  CHECK_THROWS_WITH(without_rope("exaone4", {{"sliding_window_pattern", 0}}),
+                    Contains("'sliding_window_pattern' is 0"));
 }
 
 TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {

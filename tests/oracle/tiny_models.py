@@ -110,7 +110,7 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
 FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
-            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3")
+            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3", "exaone4")
 
 
 def make_family(family: str):
@@ -156,6 +156,9 @@ def make_family(family: str):
     if family == "smollm3":
         return transformers.SmolLM3Config(no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=8,
                                           attention_bias=True, rope_parameters=plain_rope, **common)
+    if family == "exaone4":
+        return transformers.Exaone4Config(head_dim=16, sliding_window=8, sliding_window_pattern=2,
+                                          rope_parameters=plain_rope, **common)
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
