@@ -398,6 +398,17 @@ TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts canno
       Contains("'quantization_config' is"));
 }
 
+json glm4_moe_fields() {
+  return {{"n_routed_experts", 6},
+          {"n_shared_experts", 1},
+          {"num_experts_per_tok", 2},
+          {"moe_intermediate_size", 16},
+          {"n_group", 1},
+          {"topk_group", 1},
+          {"routed_scaling_factor", 1.5},
+          {"first_k_dense_replace", 1}};
+}
+
 // With the fields that DeepSeek's own files have beyond transformers'.
 json deepseek() {
   return with(base("deepseek_v3"), {{"num_attention_heads", 4},
@@ -517,6 +528,25 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   refuses({{"rotary_dim", 4}}, "'rotary_dim'");
 }
 
+TEST_CASE("config: GLM-4.5's RoPE turns half of each head, and its output has no bias") {
+  const json fields = with(base("glm4_moe"), glm4_moe_fields());
+  const ModelConfig plain = load(fields);
+  CHECK(plain.attention.rotary_dim == 8);
+  CHECK(plain.rms_norm_eps == 1e-5);
+  CHECK_FALSE((plain.attention.qk_norm || plain.attention.qkv_bias));
+  CHECK((plain.experts.router == RouterKind::kSigmoid && plain.experts.normalise_weights));
+  CHECK((!plain.has_experts(0) && plain.has_experts(1)));
+  const ModelConfig other = load(with(fields, {{"attention_bias", true},
+                                               {"use_qk_norm", true},
+                                               {"partial_rotary_factor", 1.0},
+                                               {"num_nextn_predict_layers", 1}}));
+  CHECK(other.attention.rotary_dim == 16);
+  CHECK((other.attention.qk_norm && other.attention.qkv_bias && !other.attention.o_bias));
+  CHECK(other.on_disk.layers_left_out == 1);
+  CHECK_THROWS_WITH(load(with(fields, {{"topk_method", "greedy"}})),
+                    Contains("'topk_method' is 'greedy', expected noaux_tc"));
+}
+
 json hybrid(const std::string& model_type) {
   json fields = with(base(model_type), {{"linear_num_key_heads", 2},
                                         {"linear_num_value_heads", 4},
@@ -565,6 +595,9 @@ TEST_CASE("config: every architecture writes what it reads") {
     if (architecture->model_type == std::string("qwen3_next") ||
         architecture->model_type == std::string("qwen3_5_text")) {
       written_by_others = hybrid(architecture->model_type);
+    }
+    if (architecture->model_type == std::string("glm4_moe")) {
+      written_by_others.update(glm4_moe_fields());
     }
     if (architecture->model_type == std::string("gpt_oss")) {
       written_by_others.update(gpt_oss_fields());
