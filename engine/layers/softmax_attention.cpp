@@ -30,6 +30,7 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
     : layer_(layer),
       window_(config.window(layer)),
       local_rope_(config.block(layer).local_rope),
+      no_rope_(config.block(layer).no_rope),
       heads_(config.num_attention_heads),
       kv_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim),
@@ -97,13 +98,13 @@ at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionS
 at::Tensor SoftmaxAttention::overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                                         const LayerPass& pass,
                                         OverlappedAttention& attention) const {
-  TORCH_CHECK(is_plain(), kCannotOverlap);
+  TORCH_CHECK(!options_.gated, kCannotOverlap);
   const std::vector<Linear::Part> qkv = qkv_.parts(pass), o = o_.parts(pass);
   auto heads = attention.project(normed_sE, {qkv[0].weight, qkv[0].bias},
                                  {qkv[1].weight, qkv[1].bias}, {qkv[2].weight, qkv[2].bias});
   const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
-  const RotatedHeads rotated =
-      norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own, head_norms(pass), rope(pass));
+  const at::Tensor qk = pair_components(at::cat({heads.q_ShD, heads.k_SkD}, 1));
+  const RotatedHeads rotated = norm_and_rotate(qk, own, head_norms(pass), rope(pass));
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
   return attention.project_out(attention.attend_heads(spec, heads), {o[0].weight, o[0].bias});
@@ -118,7 +119,7 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPas
   if (OverlappedAttention* attention = pass.attention.overlapped()) {
     return overlapped(normed_sE, spec, pass, *attention);
   }
-  if (!is_plain()) {
+  if (options_.gated || options_.rotary_dim > 0) {
     return gated(normed_sE, spec, pass);
   }
   const int64_t s = normed_sE.size(0), d = head_dim_, h = heads_, k = kv_heads_;
@@ -132,7 +133,7 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPas
 Support SoftmaxAttention::supports(Feature feature) const {
   switch (feature) {
     case Feature::kAsyncUlysses:
-      return is_plain() ? Support::yes() : Support::no(kCannotOverlap);
+      return options_.gated ? Support::no(kCannotOverlap) : Support::yes();
     case Feature::kRoutes:
     case Feature::kRouterCorrections:
       return Support::no("attention has no experts");

@@ -30,9 +30,7 @@ class SoftmaxAttention final : public TokenMixer {
 
  private:
   sp::HeadShape attention_heads() const { return {heads_, kv_heads_, head_dim_}; }
-  // Without an output gate, and with RoPE of whole heads.
-  bool is_plain() const { return !options_.gated && options_.rotary_dim == 0; }
-  // Attention that is not plain.
+  // Attention with an output gate, or with RoPE of a part of each head.
   at::Tensor gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
                    const LayerPass& pass) const;
   // Attention whose projections overlap the exchange of heads. This rank norms, rotates and attends
@@ -40,14 +38,14 @@ class SoftmaxAttention final : public TokenMixer {
   at::Tensor overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                         const LayerPass& pass, OverlappedAttention& attention) const;
   const RopeTables& rope(const LayerPass& pass) const {
-    return local_rope_ ? pass.ropes.local : pass.ropes.global;
+    return no_rope_ ? pass.ropes.none : local_rope_ ? pass.ropes.local : pass.ropes.global;
   }
   HeadNorms head_norms(const LayerPass& pass) const;
   at::Tensor pair_components(const at::Tensor& x) const;
   Weight pair_components(const Weight& norm) const;
 
   int64_t layer_, window_;
-  bool local_rope_;
+  bool local_rope_, no_rope_;
   int64_t heads_, kv_heads_, head_dim_;
   double softmax_scale_;
   NormOptions norm_options_;

@@ -168,7 +168,11 @@ TEST_CASE("the peak with adapters beside latent attention is predicted") {
   config.blocks.assign(6, {engine::TokenMixerKind::kLatentAttention});
   standin::PassLayout layout{{1, 1, 1}, {}};
   // So many ranks that what the adapters save is a tenth of the peak.
-  layout.adapters = {{64, 16.0, engine::parse_adapter_targets("all-linear")}, {}};
+  layout.adapters = {{64, 16.0,
+                      engine::parse_adapter_targets("q_a_proj, q_b_proj, kv_a_proj_with_mqa, "
+                                                    "kv_b_proj, o_proj, gate_proj, up_proj, "
+                                                    "down_proj")},
+                     {}};
   const standin::MeasuredPass pass = standin::measure_pass(config, at::kFloat, documents(), layout);
   CHECK(pass.reports == "");
   CHECK(static_cast<double>(pass.predicted.peak()) ==
