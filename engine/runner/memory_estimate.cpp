@@ -9,7 +9,6 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
-#include "engine/runner/adapter_memory.h"
 #include "engine/runner/layers_memory.h"
 
 namespace ringside::engine {
@@ -32,7 +31,7 @@ class Sizes {
     }
     const std::vector<DecoderLayer> layers = make_layers(config);
     layers_.emplace(config, layers, shape, context, adapters_ ? &*adapters_ : nullptr);
-    add_elements(config, layers);
+    add_elements(layers);
   }
 
   MemoryEstimate at_head() const {
@@ -83,36 +82,27 @@ class Sizes {
 
  private:
   // Counts the elements of the layers and of the model.
-  void add_elements(const ModelConfig& config, const std::vector<DecoderLayer>& layers) {
-    const std::size_t largest = largest_layer(layers);
-    const bool passes_state = std::ranges::any_of(layers, [](const DecoderLayer& layer) {
-      return layer.token_mixer().flow().state.has_value();
-    });
-    const int64_t mine = share(config.experts.count, p_.state.expert_ranks);
-    dense_layer_ = elements(layers[largest].specs());
+  void add_elements(const std::vector<DecoderLayer>& layers) {
+    const int64_t mine = share(c_.experts.count, p_.state.expert_ranks);
     int64_t whole = 0;  // elements of all experts of all layers
-    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-      dense_layers_ += elements(layers[layer].specs());
-      int64_t experts = 0;
-      for (const std::vector<ParamSpec>& specs : layers[layer].experts_specs()) {
-        experts += elements(specs);
-      }
-      whole += experts;
-      experts_layer_ =
-          layer == largest && experts > 0 ? experts / config.experts.count * mine : experts_layer_;
-    }
-    layer_parameters_ = dense_layer_ + experts_layer_;
     for (const DecoderLayer& layer : layers) {
-      // Where no layer passes a state all count as the largest.
-      const bool has_experts = layer.channel_mixer().routing().experts > 0;
-      elements_of_layer_.push_back(passes_state ? elements(layer.specs()) +
-                                                      (has_experts ? experts_layer_ : 0)
-                                                : layer_parameters_);
+      int64_t of_all = 0;
+      for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
+        of_all += elements(specs);
+      }
+      const int64_t experts = of_all > 0 ? of_all / c_.experts.count * mine : 0;
+      whole += of_all;
+      experts_ += experts;
+      dense_layers_ += elements(layer.specs());
+      elements_of_layer_.push_back(elements(layer.specs()) + experts);
     }
-    dense_ = elements(decoder_specs(config)) - whole;
-    experts_ = whole > 0 ? whole / config.experts.count * mine : 0;
+    const std::size_t largest = largest_layer(layers);
+    layer_parameters_ = elements_of_layer_[largest];
+    dense_layer_ = elements(layers[largest].specs());
+    experts_layer_ = layer_parameters_ - dense_layer_;
+    dense_ = elements(decoder_specs(c_)) - whole;
     parameters_ = dense_ + experts_;
-    head_parameters_ = config.vocab_size * config.hidden_size;
+    head_parameters_ = c_.vocab_size * c_.hidden_size;
   }
 
   // Gradients of trained weights, with those of `done` layers.

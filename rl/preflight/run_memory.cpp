@@ -8,7 +8,7 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder_units.h"
-#include "engine/runner/adapter_memory.h"
+#include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_device.h"

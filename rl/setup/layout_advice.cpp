@@ -13,8 +13,8 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
-#include "engine/runner/adapter_memory.h"
 #include "engine/runner/collator_options.h"
+#include "engine/runner/layers_memory.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
