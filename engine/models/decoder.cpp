@@ -300,11 +300,12 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
 
 Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                                            ExpertNotes* experts) const {
-  const bool has_local =
-      std::ranges::any_of(config_.blocks, [](const BlockSpec& block) { return block.local_rope; });
   Ropes ropes{rope_tables(rope_frequencies_, positions, context_.compute)};
-  if (has_local) {
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::local_rope)) {
     ropes.local = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::no_rope)) {
+    ropes.none = {at::ones_like(ropes.global.cos_s1d), at::zeros_like(ropes.global.sin_s1d)};
   }
   return {std::move(ropes), attention, experts};
 }
