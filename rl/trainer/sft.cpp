@@ -41,12 +41,11 @@ SftBatch make_batch(std::span<const TokenizedExample> examples) {
 
 UpdateResult update(TrainingRun& run, const SftBatch& batch) {
   const LocalBatch local{run.collate(batch.documents), 0};
-  return run.update(local, batch.columns,
-                    [](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n,
-                       Figures& figures) {
-                      return sft_loss(output.logprobs_n, output.entropy_n,
-                                      EntryColumns::from(columns_n).weight_n, figures);
-                    });
+  return run.update(
+      local, batch.columns,
+      [](const engine::HeadOutput& output, const engine::Columns& columns, Figures& figures) {
+        return sft_loss(output.logprobs_n, output.entropy_n, columns["weight"], figures);
+      });
 }
 
 // Documents of one held-out set.

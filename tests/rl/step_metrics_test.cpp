@@ -42,13 +42,14 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   const auto batch = rl::make_step_batch(rollouts, config);
   const auto advantages =
       rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
-  rl::EntryColumns entries;
-  entries.sample_n = at::tensor(std::vector<int64_t>{0, 1}, at::kLong);
-  entries.rollout_logprob_n = at::tensor({-1.0, -1.0}, at::kDouble);
+  engine::Columns entries;
+  entries.set("sample", at::tensor(std::vector<int64_t>{0, 1}, at::kLong));
+  entries.set("rollout_logprob", at::tensor({-1.0, -1.0}, at::kDouble));
   const at::Tensor logprob = at::tensor({-1.0 + difference, -1.0 - difference}, at::kDouble);
-  entries.old_logprob_n = logprob;
-  entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
-  entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
+  entries.set("old_logprob", logprob);
+  entries.set("advantage", at::tensor({1.0, -1.0}, at::kDouble));
+  entries.set("weight", at::ones({2}, at::kDouble));
+  entries.set("correction", at::ones({2}, at::kDouble));
   rl::StepUpdates updates;
   rl::Figures figures;
   rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {},

@@ -343,7 +343,7 @@ TEST_CASE("an update with recomputed activations is the same update, on every la
           {recompute ? engine::Recompute::kFull : engine::Recompute::kNone});
       const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, 16, {}}), 0};
       const auto inputs = rl::model_inputs(local, {}, at::kDouble);
-      const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>,
+      const auto loss = [](const engine::HeadOutput& output, const engine::Columns&,
                            rl::Figures& figures) {
         return rl::sft_loss(output.logprobs_n, output.entropy_n,
                             at::full_like(output.logprobs_n.detach(), 1.0 / 25), figures);
