@@ -15,7 +15,7 @@ constexpr milliseconds kAgain{30'000};     // what lasts is logged again
 constexpr std::size_t kMaxMessages = 256;  // between two drains; further messages are dropped
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRules& rules) {
-  options.policy = std::make_shared<StepPolicy>(rules);
+  options.policy = step_policy(rules);
   // Capacity for all rollouts that may be in flight, and for a replayed journal as well.
   options.max_queued_rollouts =
       std::max<int64_t>(options.max_queued_rollouts,

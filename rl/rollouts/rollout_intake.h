@@ -1,5 +1,5 @@
 // Live intake of rollouts on trainer rank 0, without the weights' source. Owns the bridge's
-// endpoint, whose ledger decides what becomes of each group by the StepPolicy. Opens each step when
+// endpoint, whose ledger decides what becomes of each group by step_policy(). Opens each step when
 // the weights that it may be sampled under are published, and takes each step's rollouts.
 // Torch-free.
 // Thread safety: none, except where a method says otherwise. The endpoint has its own threads.
@@ -32,7 +32,7 @@ class RolloutIntake {
  public:
   // options.newest_of_term: from record_start(). rules.first_step: the step after the version that
   // the trainer starts with. last_step: no group of a later step is granted.
-  // Throws: what StepPolicy and bridge::TrainerEndpoint throw; std::invalid_argument when the
+  // Throws: what step_policy() and bridge::TrainerEndpoint throw; std::invalid_argument when the
   // groups up to last_step exceed the range of group ids.
   RolloutIntake(bridge::TrainerOptions options, const StepRules& rules, int64_t last_step);
 

@@ -329,31 +329,27 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout r
   return ack;
 }
 
-void RolloutDesk::open_groups(const std::vector<GroupGrant>& groups) {
-  std::vector<int64_t> ids;
-  for (const GroupGrant& g : groups) {
-    ids.push_back(g.group_id);
-  }
-  parts_.journal.grant(ids);
-  for (const GroupGrant& g : groups) {
-    parts_.ledger.grant(g);
-    parts_.journal.reopen(g.group_id);
+void RolloutDesk::open_groups(const std::vector<int64_t>& groups) {
+  parts_.journal.grant(groups);
+  for (const int64_t id : groups) {
+    parts_.ledger.grant(id);
+    parts_.journal.reopen(id);
   }
 }
 
 void RolloutDesk::consume(std::span<const int64_t> group_ids) {
   parts_.journal.consume(group_ids);
   for (const int64_t id : group_ids) {
-    parts_.counters.forgotten += static_cast<uint64_t>(parts_.ledger.consume(id));
+    parts_.counters.forgotten += static_cast<uint64_t>(parts_.ledger.forget(id));
   }
   drop_arrivals();
 }
 
-std::vector<GroupGrant> RolloutDesk::deliver(Rollout rollout, uint64_t bytes) {
+std::vector<int64_t> RolloutDesk::deliver(Rollout rollout, uint64_t bytes) {
   const auto size = static_cast<int64_t>(bytes);
   parts_.budget.enqueue(size);
-  arrivals_.push_back({rollout.group_id, rollout.sample_index, size});
-  std::vector<GroupGrant> replacements = parts_.ledger.deliver(std::move(rollout));
+  arrivals_.push_back({rollout.group_id, size});
+  std::vector<int64_t> replacements = parts_.ledger.deliver(std::move(rollout));
   if (!replacements.empty()) {
     drop_arrivals();
   }
@@ -380,19 +376,6 @@ bool RolloutDesk::collect() {
   }
   arrivals_.clear();
   return true;
-}
-
-std::optional<Rollout> RolloutDesk::pop() {
-  while (!arrivals_.empty()) {
-    const Arrival arrival = arrivals_.front();
-    arrivals_.pop_front();
-    parts_.budget.dequeue(arrival.bytes);
-    auto rollout = parts_.ledger.take_sample(arrival.group_id, arrival.sample_index);
-    if (rollout) {
-      return rollout;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace ringside::bridge

@@ -55,7 +55,7 @@ struct TrainerOptions {
   int64_t window_bytes = 64 << 20;             // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;            // absent: no encryption, this machine only
   std::shared_ptr<AdmissionPolicy> admission;  // null: accepts every valid rollout
-  std::shared_ptr<const GroupPolicy> policy;   // null: no steps; see GroupLedger
+  GroupPolicy policy;                          // its functions are set
   Settings settings;                           // sent in WELCOME and compared with HELLO's
   int32_t max_refused_in_row = 16;  // consecutive refused samples that end a worker's session
   Limits limits;

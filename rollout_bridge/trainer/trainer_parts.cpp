@@ -13,12 +13,11 @@ Journal::Options journal_options(const TrainerOptions& o) {
 TrainerParts::TrainerParts(const TrainerOptions& trainer_options)
     : options(trainer_options),
       journal(journal_options(options)),
-      ledger({options.max_attempts, options.trainer_term, options.policy}),
+      ledger({options.max_attempts, options.trainer_term, options.policy}, journal.consumed(),
+             journal.granted()),
       evaluation(ledger.work(), options.max_attempts, options.trainer_term),
       published(options.run_id, options.trainer_term, options.limits),
       budget(static_cast<int64_t>(std::min<uint64_t>(options.max_queued_bytes, INT64_MAX)),
-             options.window_bytes) {
-  ledger.restore(journal.granted(), journal.consumed());
-}
+             options.window_bytes) {}
 
 }  // namespace ringside::bridge

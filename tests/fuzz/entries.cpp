@@ -214,7 +214,7 @@ void manifest(std::span<const uint8_t> bytes) {
     return;
   }
   std::vector<TensorEntry> tensors;
-  for (const TensorBody& t : body.tensors) {
+  for (const TensorEntry& t : body.tensors) {
     TensorEntry entry;
     entry.name = t.name;
     entry.dtype = t.dtype;

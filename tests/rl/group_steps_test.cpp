@@ -1,4 +1,4 @@
-// Guards the steps of the ledger under the StepPolicy: a step taken before its groups are whole or
+// Guards the steps of the ledger under step_policy(): a step taken before its groups are whole or
 // out of order, a rollout trained on beyond the staleness window, a group left half old and half
 // new, and rounds of refill that are lost, counted twice or granted twice.
 #include <catch2/catch.hpp>
@@ -51,9 +51,8 @@ bridge::Rollout rewarded(int64_t group, int32_t sample, double reward, int64_t v
 class Steps {
  public:
   explicit Steps(const rl::StepRules& rules)
-      : ledger_({.max_attempts = 3,
-                 .trainer_term = 3,
-                 .policy = std::make_shared<rl::StepPolicy>(rules)}) {}
+      : ledger_({.max_attempts = 3, .trainer_term = 3, .policy = rl::step_policy(rules)},
+                consumed_) {}
 
   bridge::GroupLedger& ledger() { return ledger_; }
 
@@ -61,9 +60,8 @@ class Steps {
   bridge::Result<Verdict> add(bridge::Rollout rollout) {
     const auto verdict = ledger_.judge(rollout, "", Origin::kJournal);
     if (verdict && verdict.value() == Verdict::kNew) {
-      for (const bridge::GroupGrant& grant : ledger_.deliver(std::move(rollout))) {
-        granted_.push_back(grant.group_id);
-      }
+      const Ids replacements = ledger_.deliver(std::move(rollout));
+      granted_.insert(granted_.end(), replacements.begin(), replacements.end());
     }
     return verdict;
   }
@@ -85,18 +83,13 @@ class Steps {
     CHECK(takes(rewarded(group, 1, second)));
   }
   // Opens the steps up to `step`; the groups that are granted for it.
-  Ids open(int64_t step) {
-    Ids groups;
-    for (const bridge::GroupGrant& grant : ledger_.open_steps(step)) {
-      groups.push_back(grant.group_id);
-    }
-    return groups;
-  }
+  Ids open(int64_t step) { return ledger_.open_steps(step); }
   // Replacements granted since the last call.
   Ids granted() { return std::exchange(granted_, {}); }
   int64_t waiting() const { return ledger_.counters().waiting; }
 
  private:
+  bridge::IdSet consumed_;
   bridge::GroupLedger ledger_;
   Ids granted_;
 };
@@ -125,10 +118,12 @@ TEST_CASE("a step is taken whole and in order, however its rollouts arrive", "[s
   CHECK_THROWS_WITH(steps.ledger().take(11), Catch::Contains("step 12 is next"));
 }
 
-TEST_CASE("a ledger without a policy has no steps", "[steps]") {
-  bridge::GroupLedger ledger({});
-  CHECK_THROWS_WITH(ledger.take(1), Catch::Contains("no GroupPolicy"));
-  CHECK_THROWS_WITH(ledger.open_steps(1), Catch::Contains("no GroupPolicy"));
+TEST_CASE("a ledger whose policy lacks a rule cannot be made", "[steps]") {
+  const bridge::IdSet consumed;
+  bridge::GroupPolicy policy = rl::step_policy(make_rules(0));
+  policy.first_groups = nullptr;
+  CHECK_THROWS_WITH(bridge::GroupLedger({.policy = policy}, consumed),
+                    Catch::Contains("first_groups or teaches_nothing is not set"));
 }
 
 TEST_CASE("the staleness window is closed on both sides", "[steps]") {
@@ -307,10 +302,10 @@ TEST_CASE("groups of weights that no checkpoint holds are given up once their st
 TEST_CASE("rules that contradict themselves are refused by number", "[steps]") {
   rl::StepRules rules;
   rules.refill_rounds = 2;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("without a total_reward"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("without a total_reward"));
   rules.refill_rounds = 0;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("0 rounds"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("0 rounds"));
   rules.refill_rounds = int64_t{1} << 40;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("rounds of refill, expected 1 to"));
-  CHECK_THROWS_WITH(rl::StepPolicy({2, 0}), Catch::Contains("groups of 0"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("rounds of refill, expected 1 to"));
+  CHECK_THROWS_WITH(rl::step_policy({2, 0}), Catch::Contains("groups of 0"));
 }

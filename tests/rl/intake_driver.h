@@ -39,7 +39,7 @@ inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_ter
 
 inline bridge::TrainerOptions with_policy(bridge::TrainerOptions options,
                                           const rl::StepRules& rules) {
-  options.policy = std::make_shared<rl::StepPolicy>(rules);
+  options.policy = rl::step_policy(rules);
   return options;
 }
 

@@ -70,7 +70,7 @@ class LateWorker {
     if (work_.empty()) {
       return;
     }
-    const bridge::GrantedGroup group = work_.front();
+    const bridge::Grant group = work_.front();
     work_.pop_front();
     for (const int32_t sample : group.sample_indices) {
       auto r = make_rollout(group.group_id, sample, group.group_size, ++sent_ * 3);
@@ -95,7 +95,7 @@ class LateWorker {
   int64_t version_ = -1;
   int64_t last_ = -1;
   std::shared_ptr<const bridge::WeightSnapshot> waiting_;
-  std::deque<bridge::GrantedGroup> work_;
+  std::deque<bridge::Grant> work_;
   bridge::WorkerEndpoint endpoint_;
   std::jthread thread_;
 };

@@ -74,7 +74,7 @@ void SimTrainer::start() {
   }
   ++trainer_term_;
   const uint64_t life = ++life_;
-  policy_ = std::make_shared<rl::StepPolicy>(rules_of(plan_, checkpoint_ + 1));
+  policy_ = rl::step_policy(rules_of(plan_, checkpoint_ + 1));
   TrainerOptions options = options_of(plan_, trainer_term_, world_.disk);
   options.policy = policy_;
   int64_t lowest = checkpoint_;
@@ -250,14 +250,15 @@ void SimTrainer::publish(int64_t version) {
 // The judge's side of a slot that the ledger may consume: of every round.
 void SimTrainer::release(int64_t first_group) {
   world_.trace("trainer: slot " + std::to_string(first_group) + " may be released");
-  for (std::optional<int64_t> group = first_group; group; group = policy_->next_round(*group)) {
+  for (std::optional<int64_t> group = first_group; group;
+       group = policy_.rule_of(*group).next_round) {
     world_.judge.released(*group);
   }
 }
 
 void SimTrainer::checkpoint() {
-  const GroupRange groups{policy_->first_groups(checkpoint_ + 1).begin,
-                          policy_->first_groups(step_).end};
+  const GroupRange groups{policy_.first_groups(checkpoint_ + 1).begin,
+                          policy_.first_groups(step_).end};
   checkpoint_ = step_;
   checkpoint_content_ = content_;
   flush();  // acknowledgements of these groups count before they are released
@@ -282,7 +283,7 @@ void SimTrainer::train_if_ready() {
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
                                  r.versions.back().version > checkpoint_;
     if (of_lost_weights) {
-      unrestorable_.push_back(policy_->first_group(r.group_id));
+      unrestorable_.push_back(policy_.rule_of(r.group_id).first_group);
     }
   }
   world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "rl/rollouts/step_policy.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {
@@ -16,6 +17,7 @@ bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, cons
   o.run_id = "bench";
   o.trainer_term = 1;
   o.journal_directory = folder / "journal";
+  o.policy = rl::step_policy({});
   if (keys != nullptr) {
     o.curve = bridge::CurveServer{keys->trainer.secret_key, {{keys->worker.public_key, "bench"}}};
   }

@@ -187,7 +187,7 @@ class Run {
     const double cpu = cpu_seconds();
     const auto begin = Clock::now();
     trainer_.publish(weights);
-    if (!trainer_.wait_for_commit(weights->manifest.version, 1, kPatience)) {
+    if (!wait_for_commit(trainer_, weights->manifest.version, 1, kPatience)) {
       throw std::runtime_error("a version was not committed");
     }
     const double seconds = seconds_since(begin);
