@@ -315,7 +315,8 @@ class LiveSource final : public RolloutSource {
   }
 
   // Does not wait for a version that is being encoded: rollouts already received are returned.
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
     for (;;) {
       const auto left = std::max(milliseconds::zero(),

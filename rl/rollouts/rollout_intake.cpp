@@ -46,8 +46,8 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
   endpoint_.open_steps(next_step, std::min(last_step_, next_step + rules_.max_staleness));
 }
 
-std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step,
-                                                                milliseconds timeout) {
+std::optional<std::vector<bridge::FlatRollout>> RolloutIntake::poll(int64_t step,
+                                                                    milliseconds timeout) {
   auto rollouts = endpoint_.take(step, timeout);
   if (rollouts) {
     log_where_refill_gave_up(step);

@@ -45,11 +45,10 @@ class RolloutIntake {
   // Throws: what TrainerEndpoint::publish and open_steps throw.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
-  // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
-  // `timeout`.
-  // Blocks: up to `timeout`.
-  // Throws: when the endpoint has failed.
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
+  // The messages of all rollouts of `step`, whole groups in order; nullopt if they are not complete
+  // within `timeout`. Blocks: up to `timeout`. Throws: when the endpoint has failed.
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       std::chrono::milliseconds timeout);
 
   // Evaluation by the workers; contracts as in bridge::TrainerEndpoint.
   void open_evaluation(int64_t prompts, int64_t samples);

@@ -43,10 +43,9 @@ bridge::GroupRule rule_of(const StepRules& rules, int64_t group_id) {
   return rule;
 }
 
-bool teaches_nothing(const StepRules& rules, std::span<const bridge::Rollout* const> group) {
+bool teaches_nothing(std::span<const std::optional<double>> rewards) {
   std::optional<double> first;
-  for (const bridge::Rollout* rollout : group) {
-    const std::optional<double> reward = rules.total_reward(*rollout);
+  for (const std::optional<double>& reward : rewards) {
     first = first ? first : reward;
     if (reward && *reward != *first) {
       return false;
@@ -67,10 +66,11 @@ bridge::GroupPolicy step_policy(StepRules rules) {
                 return bridge::GroupRange{(step - 1) * shared->prompts_per_step,
                                           step * shared->prompts_per_step};
               },
-          .teaches_nothing =
-              [shared](std::span<const bridge::Rollout* const> group) {
-                return teaches_nothing(*shared, group);
-              }};
+          .reward_of =
+              [shared](const bridge::Rollout& rollout) {
+                return shared->total_reward ? shared->total_reward(rollout) : std::nullopt;
+              },
+          .teaches_nothing = teaches_nothing};
 }
 
 }  // namespace ringside::rl

@@ -30,9 +30,8 @@ Status check_age(const Rollout& rollout, const GroupRule& rule) {
 
 GroupLedger::Options checked(GroupLedger::Options options) {
   const GroupPolicy& policy = options.policy;
-  if (!policy.rule_of || !policy.first_groups || !policy.teaches_nothing) {
-    throw std::invalid_argument(
-        "GroupPolicy: rule_of, first_groups or teaches_nothing is not set; expected all three");
+  if (!policy.rule_of || !policy.first_groups || !policy.reward_of || !policy.teaches_nothing) {
+    throw std::invalid_argument("GroupPolicy: a function is not set; expected all four");
   }
   return options;
 }
@@ -167,7 +166,7 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
   return Verdict::kNew;
 }
 
-std::vector<int64_t> GroupLedger::deliver(Rollout rollout) {
+std::vector<int64_t> GroupLedger::deliver(const Rollout& rollout, FlatRollout message) {
   const int64_t group_id = rollout.group_id;
   Group& group = open(group_id, rollout.group_size);
   work_.finish(group_id, rollout.sample_index);
@@ -177,7 +176,13 @@ std::vector<int64_t> GroupLedger::deliver(Rollout rollout) {
   ++counters_.delivered;
   ++counters_.waiting;
   counters_.failed += has_failed(rollout) ? 1 : 0;
-  sample.rollout = std::make_unique<Rollout>(std::move(rollout));
+  sample.reward = options_.policy.reward_of(rollout);
+  if (rollout.trainer_term == options_.trainer_term) {
+    for (const VersionSpan& span : rollout.versions) {
+      sample.newest_version = std::max(sample.newest_version, span.version);
+    }
+  }
+  sample.message = std::move(message);
   ++group.held;
   return is_complete(group_id) ? replace(rule_of(group_id).first_group) : std::vector<int64_t>();
 }
@@ -210,11 +215,11 @@ bool GroupLedger::is_complete(int64_t group_id) const {
 }
 
 bool GroupLedger::teaches_nothing(const Group& group) const {
-  std::vector<const Rollout*> rollouts;
+  std::vector<std::optional<double>> rewards;
   for (const Sample& sample : group.samples) {
-    rollouts.push_back(sample.rollout.get());
+    rewards.push_back(sample.reward);
   }
-  return options_.policy.teaches_nothing(rollouts);
+  return options_.policy.teaches_nothing(rewards);
 }
 
 // The group that fills a place now.
@@ -229,7 +234,7 @@ int64_t GroupLedger::current_group(int64_t first_group) const {
 
 int64_t GroupLedger::drop_rollouts(Group& group) {
   for (Sample& sample : group.samples) {
-    sample.rollout.reset();
+    sample.message = {};
   }
   counters_.waiting -= group.held;
   return std::exchange(group.held, 0);
@@ -268,7 +273,7 @@ std::vector<int64_t> GroupLedger::open_steps(int64_t last_step) {
   return grants;
 }
 
-std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
+std::optional<std::vector<FlatRollout>> GroupLedger::take(int64_t step) {
   const GroupRange places = options_.policy.first_groups(step);
   if (step != next_step_) {
     throw std::invalid_argument("step " + std::to_string(step) + " is taken, step " +
@@ -281,7 +286,7 @@ std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
       return std::nullopt;
     }
   }
-  std::vector<Rollout> rollouts;
+  std::vector<FlatRollout> rollouts;
   for (const int64_t id : groups) {
     take_group(id, step, rollouts);
   }
@@ -289,7 +294,7 @@ std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
   return rollouts;
 }
 
-void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out) {
+void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out) {
   Group& group = groups_.at(group_id);
   const GroupRule rule = rule_of(group_id);
   if (!rule.next_round && group_id != rule.first_group && teaches_nothing(group)) {
@@ -297,18 +302,13 @@ void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout
   }
   bool is_restorable = true;
   for (const Sample& sample : group.samples) {
-    if (sample.rollout->trainer_term != options_.trainer_term) {
-      continue;
-    }
-    for (const VersionSpan& span : sample.rollout->versions) {
-      is_restorable = is_restorable && span.version <= checkpoint_;
-    }
+    is_restorable = is_restorable && sample.newest_version <= checkpoint_;
   }
   if (!is_restorable) {
     unrestorable_[step].push_back(group_id);
   }
   for (Sample& sample : group.samples) {
-    out.push_back(std::move(*sample.rollout));
+    out.push_back(std::move(sample.message));
   }
   drop_rollouts(group);
   group.state = State::kTaken;

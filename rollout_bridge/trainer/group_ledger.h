@@ -14,14 +14,13 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "rollout_bridge/base/id_set.h"
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/group_policy.h"
 #include "rollout_bridge/trainer/work_division.h"
@@ -63,10 +62,10 @@ class GroupLedger {
   // group's rule; kNotGranted (this start only) for a sample
   // that was granted to other workers only; kInvalidField for a rollout_id that another sample has.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
-  // Keeps a rollout that judge() called kNew. Returns the groups to grant now, in place of groups
-  // that are complete and teach nothing.
-  // Throws: std::invalid_argument when its group_size is not the group's.
-  [[nodiscard]] std::vector<int64_t> deliver(Rollout rollout);
+  // Keeps the message of a rollout that judge() called kNew. Returns the groups to grant now, in
+  // place of groups that are complete and teach nothing. Throws: std::invalid_argument when its
+  // group_size is not the group's.
+  [[nodiscard]] std::vector<int64_t> deliver(const Rollout& rollout, FlatRollout message);
   // Counts the attempt of a rollout that judge() called kRetry and queues its sample again. Does
   // nothing when another worker holds the sample, or when the group is not granted.
   void retry(const Rollout& rollout, const std::string& worker, Origin origin);
@@ -81,10 +80,9 @@ class GroupLedger {
   // The groups to grant for the steps up to `last_step` that are not open yet: of each place the
   // group that fills it now, which may be of a later round when rollouts came from a journal.
   std::vector<int64_t> open_steps(int64_t last_step);
-  // The rollouts of `step`, ordered by place and sample, once all its groups are complete; else
-  // nullopt.
-  // Throws: std::invalid_argument when `step` is not the next one.
-  std::optional<std::vector<Rollout>> take(int64_t step);
+  // The messages of the rollouts of `step`, ordered by place and sample, once all its groups are
+  // complete; else nullopt. Throws: std::invalid_argument when `step` is not the next one.
+  std::optional<std::vector<FlatRollout>> take(int64_t step);
   // Groups to consume because the checkpoint of `step` is on disk: of every place and round.
   std::vector<int64_t> checkpointed(int64_t step);
   // Groups to consume because no restart can use them: they were taken for steps before
@@ -104,8 +102,10 @@ class GroupLedger {
  private:
   enum class State : uint8_t { kOpen, kReplaced, kTaken };
   struct Sample {
-    std::string rollout_id = {};            // of the rollout that was delivered; "": none was
-    std::unique_ptr<Rollout> rollout = {};  // null when it is not delivered, was taken or dropped
+    std::string rollout_id = {};  // of the rollout that was delivered; "": none was
+    std::optional<double> reward = {};
+    int64_t newest_version = -1;  // of this trainer start; -1: of an earlier one
+    FlatRollout message = {};     // empty when it is not delivered, was taken or dropped
     bool is_delivered() const { return !rollout_id.empty(); }
   };
   struct Group {
@@ -127,7 +127,7 @@ class GroupLedger {
   bool teaches_nothing(const Group& group) const;
   int64_t current_group(int64_t first_group) const;
   std::vector<int64_t> replace(int64_t first_group);
-  void take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out);
+  void take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out);
   int64_t drop_rollouts(Group& group);
 
   Options options_;

@@ -41,8 +41,10 @@ struct GroupPolicy {
   std::function<GroupRule(int64_t group_id)> rule_of = {};
   // The first groups of the step's places, in the order in which they are trained on.
   std::function<GroupRange(int64_t step)> first_groups = {};
-  // Whether a complete group gives no gradient, for example because all its rewards are equal.
-  std::function<bool(std::span<const Rollout* const> group)> teaches_nothing = {};
+  // By which the rollouts of a group are compared; nullopt for a rollout without a score.
+  std::function<std::optional<double>(const Rollout& rollout)> reward_of = {};
+  // Whether a complete group of these rewards gives no gradient, as when all are equal.
+  std::function<bool(std::span<const std::optional<double>> rewards)> teaches_nothing = {};
 };
 
 }  // namespace ringside::bridge

@@ -22,7 +22,7 @@
 
 #include "rollout_bridge/base/file_system.h"
 #include "rollout_bridge/base/id_set.h"
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 
 namespace ringside::bridge {
 
@@ -49,8 +49,13 @@ class Journal {
   // by another process.
   explicit Journal(Options options);
 
+  // A rollout of the file, decoded and as it stands there.
+  struct Record {
+    Rollout rollout;
+    FlatRollout message;
+  };
   // Replayed rollouts that are not consumed, in file order. Empty at the second call.
-  std::vector<Rollout> take_replayed();
+  std::vector<Record> take_replayed();
   // Frees the room of replayed rollouts that no start can use any more, by their places in
   // take_replayed(). Call it once, before append() and consume(). Nothing is written: a start that
   // finds them again drops them again.
@@ -91,7 +96,7 @@ class Journal {
     uint64_t bytes;
   };
   struct Replayed {
-    Rollout rollout;
+    Record record;
     Extent extent;
   };
 
@@ -120,7 +125,7 @@ class Journal {
   IdSet consumed_;
   IdSet granted_;
   std::map<int64_t, std::vector<Extent>> live_;  // records of each group, header included
-  std::vector<Rollout> replayed_;
+  std::vector<Record> replayed_;
   std::vector<std::pair<int64_t, Extent>> replayed_at_;         // group and record of each
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records waiting for room
   bool unsynced_ = false;

@@ -50,7 +50,7 @@ class RolloutDesk {
   // weights are lost, or others of its group came first.
   enum class Replayed { kDelivered, kOver, kNotTaken };
 
-  AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
+  AckBody receive(Session& session, const Message& message, const Rollout& rollout, uint64_t bytes);
   AckBody receive_held_out(Session& session, const Rollout& rollout);
   AckBody requeued(Session& session, const Rollout& rollout);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
@@ -59,10 +59,10 @@ class RolloutDesk {
   Status check_weights_of(const Rollout& rollout) const;
   Status admit(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
-  bool journalled(int64_t group_id, const Message& message);
-  Result<Replayed> replay(Rollout rollout);
+  bool journalled(int64_t group_id, const FlatRollout& message);
+  Result<Replayed> replay(Journal::Record record);
   void report_dropped(const std::vector<Error>& refused);
-  std::vector<int64_t> deliver(Rollout rollout, uint64_t bytes);
+  std::vector<int64_t> deliver(const Rollout& rollout, FlatRollout message, uint64_t bytes);
   void drop_arrivals();
 
   TrainerParts& parts_;

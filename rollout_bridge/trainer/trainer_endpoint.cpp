@@ -240,10 +240,10 @@ void TrainerEndpoint::checkpointed(int64_t step) {
   impl_->act([&] { impl_->state.checkpointed(step); });
 }
 
-std::optional<std::vector<Rollout>> TrainerEndpoint::take(int64_t step,
-                                                          std::chrono::milliseconds timeout) {
+std::optional<std::vector<FlatRollout>> TrainerEndpoint::take(int64_t step,
+                                                              std::chrono::milliseconds timeout) {
   bool has_news = true;  // only an arrival can complete the step
-  return impl_->await(timeout, [&]() -> std::optional<std::vector<Rollout>> {
+  return impl_->await(timeout, [&]() -> std::optional<std::vector<FlatRollout>> {
     if (impl_->state.collect()) {
       impl_->waker.wake();
       has_news = true;

@@ -51,10 +51,11 @@ class TrainerEndpoint {
   // Throws: std::invalid_argument like GroupLedger::grant, and for a group larger than
   // max_queued_rollouts, which could never be granted.
   void open_steps(int64_t next_step, int64_t last_step);
-  // The rollouts of `step`, whole groups in order; each is journalled, acknowledged and unique.
+  // The messages of the rollouts of `step`, whole groups in order; each was decoded, validated,
+  // admitted, journalled and acknowledged, and is unique. See read_rollouts().
   // nullopt if they are not complete after `timeout`. Steps are taken in order.
   // Throws: std::invalid_argument for another step than the next.
-  std::optional<std::vector<Rollout>> take(int64_t step, std::chrono::milliseconds timeout);
+  std::optional<std::vector<FlatRollout>> take(int64_t step, std::chrono::milliseconds timeout);
   // Call when the checkpoint of `step` is on disk: consumes the groups of the steps up to it.
   void checkpointed(int64_t step);
 

@@ -39,7 +39,7 @@ class TrainerState {
   // `where`: what the transports of weights say about the place of its bytes.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
   void open_steps(int64_t next_step, int64_t last_step);
-  std::optional<std::vector<Rollout>> take(int64_t step) { return parts_.ledger.take(step); }
+  std::optional<std::vector<FlatRollout>> take(int64_t step) { return parts_.ledger.take(step); }
   void checkpointed(int64_t step);
   void open_evaluation(int64_t prompts, int32_t samples);
   // nullopt while samples are missing.

@@ -138,12 +138,13 @@ class Drive {
     if (step_ > grants_.steps()) {
       return;
     }
-    const auto rollouts = state_.take(step_);
-    for (const Rollout& rollout : rollouts.value_or(std::vector<Rollout>())) {
+    const auto messages = state_.take(step_);
+    for (const Rollout& rollout :
+         read_rollouts(messages.value_or(std::vector<FlatRollout>())).value()) {
       require(validate(rollout, {}).ok());
       require(taken_.emplace(rollout.group_id, rollout.sample_index).second);
     }
-    step_ += rollouts ? 1 : 0;
+    step_ += messages ? 1 : 0;
   }
 
   static std::string identity(int which) {

@@ -116,6 +116,14 @@ inline void publish(rl::RolloutIntake& intake, int64_t trainer_term, int64_t ver
                  version + 1);
 }
 
+// The rollouts of a step; nullopt when they are not complete within `timeout`.
+inline std::optional<std::vector<bridge::Rollout>> take_step(rl::RolloutIntake& intake,
+                                                             int64_t step,
+                                                             std::chrono::milliseconds timeout) {
+  const auto messages = intake.poll(step, timeout);
+  return messages ? std::optional(bridge::read_rollouts(*messages).value()) : std::nullopt;
+}
+
 // Rollouts that the bridge did not take because their weights are too old or lost.
 inline uint64_t refused_as_stale(const rl::RolloutIntake& intake) {
   return intake.counters().bridge.value().rejected[static_cast<std::size_t>(

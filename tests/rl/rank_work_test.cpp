@@ -49,7 +49,8 @@ class SlowSource final : public rl::RolloutSource {
     published.push_back(version);
   }
   bool reads_weights(int64_t) const override { return false; }
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     return file_->poll(step, timeout);
   }
 

@@ -119,7 +119,7 @@ TEST_CASE(
     std::size_t consumed = 0;
     int64_t oldest = 0;
     for (int64_t step = 1; step <= kSteps; ++step) {
-      const auto rollouts = intake.poll(step, kPatience);
+      const auto rollouts = take_step(intake, step, kPatience);
       INFO("staleness " << max_staleness << ", step " << step);
       REQUIRE(rollouts.has_value());
       REQUIRE(rollouts->size() == 6);
@@ -135,7 +135,7 @@ TEST_CASE(
       publish(intake, 1, step);
     }
     workers.clear();
-    (void)intake.poll(kSteps + 1, milliseconds(300));  // takes in what came late
+    (void)take_step(intake, kSteps + 1, milliseconds(300));  // takes in what came late
     const rl::SourceCounters c = intake.counters();
     REQUIRE(c.bridge.has_value());
     CHECK(c.accepted == static_cast<int64_t>(consumed) + c.dropped_zero_variance +

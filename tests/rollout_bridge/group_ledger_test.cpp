@@ -35,6 +35,7 @@ class HandLedger : private Consumed, public GroupLedger {
     consumed.erase(group.group_id);
     GroupLedger::grant(group.group_id);
   }
+  std::vector<int64_t> deliver(const Rollout& rollout) { return GroupLedger::deliver(rollout, {}); }
   void consume(int64_t group_id) {
     consumed.insert(group_id);
     (void)forget(group_id);

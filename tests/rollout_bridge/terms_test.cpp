@@ -237,6 +237,28 @@ TEST_CASE("the journal holds a rollout's frames as they came", "[terms]") {
   CHECK(*replayed == rollout_of_start(1, 0, 0, 0));
 }
 
+// The other ranks of the trainer decode what the worker has encoded: nothing is encoded again.
+TEST_CASE("a step's rollouts are taken as the bytes that came, also out of the journal",
+          "[terms]") {
+  const TempDir dir;
+  Payload payload = encode_rollout(rollout_under(0, 0, 0, 1));
+  payload.add("later", "U8", {5}, Buffer::own(std::vector<uint8_t>{'l', 'a', 't', 'e', 'r'}));
+  const auto flat = flatten(pack_header({payload.type, "run", 1, "a", 1, 4}, payload), payload);
+  {
+    DirectTrainer trainer(options_of_start(dir, 1));
+    trainer.publish(0);
+    trainer.bring_in("a", 0, 4);
+    trainer.grant(groups(0, 1, 1, 0));
+    trainer.say("a", payload);
+    CHECK(trainer.state().take(1) == std::vector{flat});
+  }
+  TrainerOptions again = options_of_start(dir, 2, {{1, 0}});
+  again.policy = HandGrants(1).policy();
+  DirectTrainer next(again);
+  next.grant(groups(0, 1, 1, 0));
+  CHECK(next.state().take(1) == std::vector{flat});
+}
+
 TEST_CASE("weights of long ago verify, and of a wrong root the truth is said", "[terms]") {
   const TempDir dir;
   DirectTrainer trainer(options_of_start(dir, 1));

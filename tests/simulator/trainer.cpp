@@ -222,8 +222,8 @@ std::set<std::string> SimTrainer::journalled() const {
   Journal journal(
       {.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
   std::set<std::string> ids;
-  for (const Rollout& rollout : journal.take_replayed()) {
-    ids.insert(rollout.rollout_id);
+  for (const Journal::Record& record : journal.take_replayed()) {
+    ids.insert(record.rollout.rollout_id);
   }
   return ids;
 }
@@ -273,12 +273,13 @@ void SimTrainer::train_if_ready() {
     return;
   }
   state_->collect();
-  const auto rollouts = state_->take(step_ + 1);
-  if (!rollouts) {
+  const auto messages = state_->take(step_ + 1);
+  if (!messages) {
     return;
   }
+  const std::vector<Rollout> rollouts = read_rollouts(*messages).value();
   unrestorable_.clear();
-  for (const Rollout& r : *rollouts) {
+  for (const Rollout& r : rollouts) {
     world_.judge.popped(r);
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
                                  r.versions.back().version > checkpoint_;
@@ -286,7 +287,7 @@ void SimTrainer::train_if_ready() {
       unrestorable_.push_back(policy_.rule_of(r.group_id).first_group);
     }
   }
-  world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
+  world_.judge.trained(step_ + 1, rollouts, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {

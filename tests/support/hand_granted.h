@@ -44,7 +44,8 @@ class HandGrants {
                   const int64_t id = table->of_step.at(static_cast<std::size_t>(step - 1));
                   return GroupRange{id, id + 1};
                 },
-            .teaches_nothing = [](std::span<const Rollout* const>) { return false; }};
+            .reward_of = [](const Rollout&) { return std::nullopt; },
+            .teaches_nothing = [](std::span<const std::optional<double>>) { return false; }};
   }
   // Returns the step to open up to.
   int64_t add(const std::vector<TestGroup>& groups) {
