@@ -28,7 +28,7 @@ bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRule
 RolloutIntake::RolloutIntake(bridge::TrainerOptions options, const StepRules& rules,
                              int64_t last_step)
     : rules_(rules),
-      journal_(options.journal_directory),
+      journal_(options.journal.directory),
       last_step_(last_step),
       alone_(kAlone, kAgain),
       no_room_(kAgain),
@@ -53,10 +53,6 @@ std::optional<std::vector<bridge::FlatRollout>> RolloutIntake::poll(int64_t step
     log_where_refill_gave_up(step);
   }
   return rollouts;
-}
-
-void RolloutIntake::open_evaluation(int64_t prompts, int64_t samples) {
-  endpoint_.open_evaluation(prompts, static_cast<int32_t>(samples));
 }
 
 void RolloutIntake::log_where_refill_gave_up(int64_t step) {

@@ -36,8 +36,8 @@ class RolloutIntake {
   // groups up to last_step exceed the range of group ids.
   RolloutIntake(bridge::TrainerOptions options, const StepRules& rules, int64_t last_step);
 
-  const std::string& rollout_address() const { return endpoint_.rollout_address(); }
-  const std::string& weights_address() const { return endpoint_.weights_address(); }
+  // For its addresses, evaluations by the workers, and finished checkpoints.
+  bridge::TrainerEndpoint& endpoint() { return endpoint_; }
 
   // Publishes the weights and opens the steps up to next_step + max_staleness: with a staleness of
   // one or more, workers sample later steps while next_step is trained.
@@ -50,24 +50,11 @@ class RolloutIntake {
   std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
                                                        std::chrono::milliseconds timeout);
 
-  // Evaluation by the workers; contracts as in bridge::TrainerEndpoint.
-  void open_evaluation(int64_t prompts, int64_t samples);
-  std::optional<std::vector<bridge::HeldOutSample>> take_evaluation(
-      std::chrono::milliseconds timeout) {
-    return endpoint_.take_evaluation(timeout);
-  }
-  void end_evaluation() { endpoint_.end_evaluation(); }
-  bridge::EvaluationProgress evaluation() const { return endpoint_.evaluation(); }
-
   // Events since the last call, one sentence each. Call it every second or more often: states that
   // last (no worker, a journal without room) are repeated every 30 s, by the time `now`.
   // Thread safety: may run concurrently with any other method.
   std::vector<IntakeMessage> drain_messages(
       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
-
-  // Call when the checkpoint of `step` is on disk: rollouts of the steps up to it, in every round,
-  // are removed from the journal.
-  void checkpointed(int64_t step) { endpoint_.checkpointed(step); }
 
   // Tells the workers that the run is over.
   // Blocks: a few seconds at most.

@@ -30,17 +30,21 @@ namespace ringside::bridge {
 // process, because the page cache does. Only kEvery survives the death of the machine without loss.
 enum class FsyncPolicy { kEvery, kInterval, kOff };
 
+// What the owner of a journal chooses.
+struct JournalSettings {
+  std::filesystem::path directory = {};  // created; holds journal.bin
+  FsyncPolicy fsync = FsyncPolicy::kInterval;
+  std::chrono::milliseconds fsync_interval{1000};
+  uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
+  uint64_t max_bytes = uint64_t{16} << 30;     // of the file; 0: no limit but the disk's
+  std::shared_ptr<FileSystem> files = posix_file_system();
+};
+
 class Journal {
  public:
-  struct Options {
-    std::filesystem::path directory;  // created; holds journal.bin
-    std::string run_id;
-    FsyncPolicy fsync = FsyncPolicy::kInterval;
-    std::chrono::milliseconds fsync_interval{1000};
-    uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
-    uint64_t max_bytes = 0;                      // of the file; 0: no limit but the disk's
-    Limits limits{};
-    std::shared_ptr<FileSystem> files = posix_file_system();
+  struct Options : JournalSettings {
+    std::string run_id = {};
+    Limits limits = {};
   };
 
   // Opens or creates the file, locks it and replays it. Cuts off the first torn or damaged record

@@ -30,8 +30,8 @@ const TrainerOptions& checked(const TrainerOptions& o) {
     throw std::invalid_argument("TrainerOptions: trainer_term " + std::to_string(o.trainer_term) +
                                 ", expected >= 0 (see next_trainer_term)");
   }
-  if (o.journal_directory.empty()) {
-    throw std::invalid_argument("TrainerOptions: journal_directory is empty");
+  if (o.journal.directory.empty()) {
+    throw std::invalid_argument("TrainerOptions: journal.directory is empty");
   }
   if (o.max_queued_rollouts < 1 || o.max_attempts < 1 || o.max_workers < 1 || o.window_bytes < 1 ||
       o.heartbeat_interval.count() < 1 || o.worker_timeout <= o.heartbeat_interval) {

@@ -1,18 +1,9 @@
 #include "rollout_bridge/trainer/trainer_parts.h"
 
 namespace ringside::bridge {
-namespace {
-
-Journal::Options journal_options(const TrainerOptions& o) {
-  return {o.journal_directory, o.run_id, o.fsync, o.fsync_interval, o.journal_compact_bytes,
-          o.journal_max_bytes, o.limits, o.files};
-}
-
-}  // namespace
-
 TrainerParts::TrainerParts(const TrainerOptions& trainer_options)
     : options(trainer_options),
-      journal(journal_options(options)),
+      journal({options.journal, options.run_id, options.limits}),
       ledger({options.max_attempts, options.trainer_term, options.policy}, journal.consumed(),
              journal.granted()),
       evaluation(ledger.work(), options.max_attempts, options.trainer_term),

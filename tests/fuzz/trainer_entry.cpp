@@ -25,8 +25,8 @@ TrainerOptions options(const std::filesystem::path& directory, const test::HandG
   TrainerOptions out;
   out.run_id = "run";
   out.trainer_term = 1;
-  out.journal_directory = directory;
-  out.fsync = FsyncPolicy::kOff;
+  out.journal.directory = directory;
+  out.journal.fsync = FsyncPolicy::kOff;
   out.max_queued_rollouts = kQueued;
   out.max_workers = kWorkers;
   out.policy = grants.policy();

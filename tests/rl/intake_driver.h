@@ -46,8 +46,8 @@ inline bridge::TrainerOptions with_policy(bridge::TrainerOptions options,
 // A worker that answers nothing by itself: the test takes its grants and sends what it likes.
 class FakeWorker {
  public:
-  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity)
-      : FakeWorker(intake.rollout_address(), capacity) {}
+  FakeWorker(rl::RolloutIntake& intake, int64_t capacity)
+      : FakeWorker(intake.endpoint().rollout_address(), capacity) {}
   FakeWorker(const std::string& address, int64_t capacity)
       : endpoint_([&] {
           auto options = worker_options(address, "fake");

@@ -146,7 +146,7 @@ TEST_CASE(
     for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3, a checkpoint after step 1
       publish(intake, 1, version);
       if (version == 1) {
-        intake.checkpointed(1);
+        intake.endpoint().checkpointed(1);
       }
       for (const Sample& s : worker.take_grants(4)) {
         worker.send(s, version, s.second);

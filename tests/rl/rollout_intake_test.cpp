@@ -137,7 +137,7 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
   CHECK(intake.counters().refilled_groups == 1);
   // The checkpoint closes every round of the slot.
   publish(intake, 2, 1);
-  intake.checkpointed(1);
+  intake.endpoint().checkpointed(1);
   const auto before = intake.counters();
   worker.send({2 * kRoundStride, 0}, 0, 0.0);
   REQUIRE(worker.drain());
@@ -215,7 +215,7 @@ TEST_CASE("a journal without room is told again every 30 s while rollouts are re
 TEST_CASE("the line about a journal without room names its place and what to do", "[intake]") {
   const TempDir dir;
   auto options = options_of(dir, 1);
-  options.journal_max_bytes = 1;
+  options.journal.max_bytes = 1;
   rl::RolloutIntake intake(options, make_rules(1, 0), 10);
   publish(intake, 1, 0);
   FakeWorker worker(intake, 8);

@@ -112,8 +112,8 @@ TEST_CASE(
     rl::RolloutIntake intake(options_of(dir, 1), make_rules(3, max_staleness), kSteps);
     std::vector<std::unique_ptr<LateWorker>> workers;
     for (uint32_t i = 0; i < 3; ++i) {
-      workers.push_back(
-          std::make_unique<LateWorker>(intake.rollout_address(), "late" + std::to_string(i), i));
+      workers.push_back(std::make_unique<LateWorker>(intake.endpoint().rollout_address(),
+                                                     "late" + std::to_string(i), i));
     }
     publish(intake, 1, 0);
     std::size_t consumed = 0;

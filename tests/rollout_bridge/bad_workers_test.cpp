@@ -106,7 +106,7 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   {
-    Journal journal({.directory = options.journal_directory, .run_id = "run"});
+    Journal journal({{.directory = options.journal.directory}, "run"});
     const int64_t groups[] = {0};
     journal.grant(groups);
     const Payload payload =
@@ -128,7 +128,7 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
 TEST_CASE("rollouts of lost weights make room in a journal with a limit", "[bad-workers]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
-  options.journal_max_bytes = 12000;
+  options.journal.max_bytes = 12000;
   const auto fill = [&](int64_t term) {
     DirectTrainer trainer(options);
     trainer.publish(0);

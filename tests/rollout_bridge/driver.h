@@ -25,8 +25,8 @@ inline TrainerOptions trainer_options(const TempDir& dir, int32_t ungranted_size
   TrainerOptions o;
   o.run_id = "run";
   o.trainer_term = 1;
-  o.journal_directory = dir.path() / "journal";
-  o.fsync = FsyncPolicy::kOff;
+  o.journal.directory = dir.path() / "journal";
+  o.journal.fsync = FsyncPolicy::kOff;
   o.heartbeat_interval = std::chrono::milliseconds(100);
   o.worker_timeout = std::chrono::milliseconds(1500);
   o.policy = HandGrants(ungranted_size).policy();

@@ -253,7 +253,7 @@ TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no
   const TempDir dir;
   TrainerOptions options = trainer_options(dir, /*ungranted_size=*/1);
   {
-    Journal journal({.directory = options.journal_directory, .run_id = "run"});
+    Journal journal({{.directory = options.journal.directory}, "run"});
     for (const int32_t size : {1, 1000}) {
       const Payload payload = encode_rollout(make_rollout(5, size - 1, size));
       const Header header{payload.type, "run", 1, "w", 1, 1};

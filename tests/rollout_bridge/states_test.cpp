@@ -316,7 +316,7 @@ TEST_CASE("a paused endpoint gets no work until it resumes", "[states][endpoint]
 TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
-  options.journal_max_bytes = 6000;
+  options.journal.max_bytes = 6000;
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 64);
@@ -331,7 +331,7 @@ TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]
     CHECK(trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "BUSY");
   }
   CHECK(trainer.state().counters().journal_refused == 4);
-  CHECK(trainer.state().counters().journal_bytes <= options.journal_max_bytes);
+  CHECK(trainer.state().counters().journal_bytes <= options.journal.max_bytes);
   trainer.state().checkpointed(taken);  // of a group each
   CHECK(trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED");
   int waits = 0, goes_on = 0;

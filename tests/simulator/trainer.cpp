@@ -27,16 +27,16 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   TrainerOptions o;
   o.run_id = kRunId;
   o.trainer_term = trainer_term;
-  o.journal_directory = "/journal";
-  o.fsync = plan.fsync;
-  o.journal_compact_bytes = plan.journal_compact_bytes;
-  o.journal_max_bytes = plan.journal_max_bytes;
+  o.journal.directory = "/journal";
+  o.journal.fsync = plan.fsync;
+  o.journal.compact_bytes = plan.journal_compact_bytes;
+  o.journal.max_bytes = plan.journal_max_bytes;
   o.window_bytes = plan.window_bytes;
   o.assignment_timeout = plan.assignment_timeout;
   o.settings.held_out = kHeldOut;
   o.max_queued_rollouts = 2 * (1 + plan.max_staleness) * plan.prompts_per_step * plan.group_size;
   // The world owns the disk, and outlives every journal.
-  o.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
+  o.journal.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
   return o;
 }
 
@@ -219,8 +219,7 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
 // The ids of the rollouts that the journal gives back.
 std::set<std::string> SimTrainer::journalled() const {
   const TrainerOptions o = options_of(plan_, trainer_term_, world_.disk);
-  Journal journal(
-      {.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
+  Journal journal({o.journal, o.run_id});
   std::set<std::string> ids;
   for (const Journal::Record& record : journal.take_replayed()) {
     ids.insert(record.rollout.rollout_id);

@@ -16,7 +16,7 @@ bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, cons
   bridge::TrainerOptions o;
   o.run_id = "bench";
   o.trainer_term = 1;
-  o.journal_directory = folder / "journal";
+  o.journal.directory = folder / "journal";
   o.policy = rl::step_policy({});
   if (keys != nullptr) {
     o.curve = bridge::CurveServer{keys->trainer.secret_key, {{keys->worker.public_key, "bench"}}};

@@ -48,7 +48,7 @@ class Session {
           o.policy = rl::step_policy({.prompts_per_step = groups,
                                       .group_size = kGroupSize,
                                       .max_staleness = int64_t{1} << 30});
-          o.fsync = fsync;
+          o.journal.fsync = fsync;
           o.max_queued_rollouts = samples;
           return o;
         }()),

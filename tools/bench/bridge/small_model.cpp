@@ -115,7 +115,7 @@ class Run {
           TrainerOptions o;
           o.run_id = "bench";
           o.trainer_term = 1;
-          o.journal_directory = folder_.path() / "journal";
+          o.journal.directory = folder_.path() / "journal";
           return o;
         }()) {
     at::manual_seed(1);
