@@ -134,7 +134,9 @@ struct HandGranted {
   explicit HandGranted(TrainerOptions& options)
       : grants(HandGrants::of(options.policy)),
         admitted(std::make_shared<AdmittedRollouts>(options.admission)) {
-    options.policy = grants.policy();
+    if (!options.policy.rule_of) {
+      options.policy = grants.policy();
+    }
     options.admission = admitted;
   }
   HandGrants grants;
