@@ -100,7 +100,7 @@ TEST_CASE(
   ServedRun run;
   rl::Config config = run.config();
   config.rollout.server_options.load_timeout_s = 0.5;
-  const rl::ShadowModel shadow(config);
+  rl::ShadowModel shadow(config);
   Nobody nobody;
   const auto load = [&](const std::string& command) {
     config.rollout.server_options.start_command = command;

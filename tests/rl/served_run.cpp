@@ -116,7 +116,7 @@ std::vector<bridge::Rollout> ServedRun::take(std::size_t count) {
   for (const bridge::Rollout& r : rollouts) {
     REQUIRE(r.versions.size() == 1);
     REQUIRE(r.completion_ids.size() == 6);
-    judge_->install(*weights(r.versions[0].version));
+    judge_->install(weights(r.versions[0].version));
     std::vector<int64_t> ids = r.prompt_ids;
     ids.insert(ids.end(), r.completion_ids.begin(), r.completion_ids.end());
     const auto expected = judge_->score(ids, 0.8);
