@@ -250,13 +250,13 @@ TEST_CASE("a step's rollouts are taken as the bytes that came, also out of the j
     trainer.bring_in("a", 0, 4);
     trainer.grant(groups(0, 1, 1, 0));
     trainer.say("a", payload);
-    CHECK(trainer.state().take(1) == std::vector{flat});
+    CHECK(trainer.state().take(1) == std::vector<FlatRollout>{flat});
   }
   TrainerOptions again = options_of_start(dir, 2, {{1, 0}});
   again.policy = HandGrants(1).policy();
   DirectTrainer next(again);
   next.grant(groups(0, 1, 1, 0));
-  CHECK(next.state().take(1) == std::vector{flat});
+  CHECK(next.state().take(1) == std::vector<FlatRollout>{flat});
 }
 
 TEST_CASE("weights of long ago verify, and of a wrong root the truth is said", "[terms]") {
