@@ -1,5 +1,5 @@
-// Decoder layer: a token mixer and a channel mixer, each behind a norm and added to the residual
-// stream.
+// Decoder layer: a token mixer and a channel mixer, each added to the residual stream, with norms
+// before them, behind them or both.
 //
 // Shapes: s = tokens, E = hidden size.
 #pragma once
@@ -68,10 +68,9 @@ class DecoderLayer {
   std::vector<std::vector<Slot>> experts_slots_;  // of each of its experts' units
   std::unique_ptr<TokenMixer> token_mixer_;
   std::unique_ptr<ChannelMixer> channel_mixer_;
-  Norm input_norm_;
-  std::optional<Norm> token_branch_norm_;  // of what the mixer adds to the residual stream
-  std::optional<Norm> channel_norm_;       // before the channel mixer
-  std::optional<Norm> channel_branch_norm_;
+  // Before the mixers, and of what they add to the residual stream.
+  std::optional<Norm> token_norm_, channel_norm_;
+  std::optional<Norm> token_branch_norm_, channel_branch_norm_;
 };
 
 // Whether all layers of a model do; otherwise the first reason.

@@ -23,6 +23,7 @@ struct MlpTiles {
 struct Ropes {
   RopeTables global;
   RopeTables local = {};  // of blocks with local_rope; empty without
+  RopeTables none = {};   // that turns nothing, of blocks with no_rope; empty without
 };
 
 // Copies are cheap. What they refer to outlives the backward, unless it says otherwise.

@@ -27,6 +27,7 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
     : layer_(layer),
       window_(config.window(layer)),
       local_rope_(config.block(layer).local_rope),
+      no_rope_(config.block(layer).no_rope),
       heads_(config.num_attention_heads),
       kv_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim),
@@ -94,14 +95,14 @@ at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionS
 at::Tensor SoftmaxAttention::overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                                         const LayerPass& pass,
                                         OverlappedAttention& attention) const {
-  TORCH_CHECK(!options_.gated && options_.rotary_dim == 0,
+  TORCH_CHECK(!options_.gated,
               "gated attention cannot overlap its projections with the exchange of heads");
   const std::vector<Linear::Part> qkv = qkv_.parts(pass), o = o_.parts(pass);
   auto heads = attention.project(normed_sE, {qkv[0].weight, qkv[0].bias},
                                  {qkv[1].weight, qkv[1].bias}, {qkv[2].weight, qkv[2].bias});
   const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
-  const RotatedHeads rotated =
-      norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own, head_norms(pass), rope(pass));
+  const at::Tensor qk = pair_components(at::cat({heads.q_ShD, heads.k_SkD}, 1));
+  const RotatedHeads rotated = norm_and_rotate(qk, own, head_norms(pass), rope(pass));
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
   return attention.project_out(attention.attend_heads(spec, heads), {o[0].weight, o[0].bias});

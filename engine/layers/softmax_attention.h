@@ -37,14 +37,14 @@ class SoftmaxAttention final : public TokenMixer {
   at::Tensor overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                         const LayerPass& pass, OverlappedAttention& attention) const;
   const RopeTables& rope(const LayerPass& pass) const {
-    return local_rope_ ? pass.ropes.local : pass.ropes.global;
+    return no_rope_ ? pass.ropes.none : local_rope_ ? pass.ropes.local : pass.ropes.global;
   }
   HeadNorms head_norms(const LayerPass& pass) const;
   at::Tensor pair_components(const at::Tensor& x) const;
   Weight pair_components(const Weight& norm) const;
 
   int64_t layer_, window_;
-  bool local_rope_;
+  bool local_rope_, no_rope_;
   int64_t heads_, kv_heads_, head_dim_;
   double softmax_scale_;
   NormOptions norm_options_;

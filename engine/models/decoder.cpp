@@ -210,16 +210,16 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
   return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
 }
 
-at::Tensor Decoder::effective_values(std::size_t unit) const {
-  const at::Tensor values = units_.all().at(unit)->gather_flat();
+at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& gathered) const {
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
-    return values;
+    return gathered;
   }
   const int64_t layer = *found;
-  const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
-                                                           /*copy=*/true)
-                                               : quantised_[layer]->unpack(context_.master);
+  const at::Tensor merged = quantised_.empty()
+                                ? gathered.to(context_.master, /*non_blocking=*/false,
+                                              /*copy=*/true)
+                                : quantised_[layer]->unpack(context_.master);
   if (adapters_ != nullptr) {
     adapters_->merge_into(layer, merged);
   }
@@ -300,11 +300,12 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
 
 Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                                            ExpertNotes* experts) const {
-  const bool has_local =
-      std::ranges::any_of(config_.blocks, [](const BlockSpec& block) { return block.local_rope; });
   Ropes ropes{rope_tables(rope_frequencies_, positions, context_.compute)};
-  if (has_local) {
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::local_rope)) {
     ropes.local = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::no_rope)) {
+    ropes.none = {at::ones_like(ropes.global.cos_s1d), at::zeros_like(ropes.global.sin_s1d)};
   }
   return {std::move(ropes), attention, experts};
 }
