@@ -139,8 +139,9 @@ class Drive {
       return;
     }
     const auto messages = state_.take(step_);
-    for (const Rollout& rollout :
-         read_rollouts(messages.value_or(std::vector<FlatRollout>())).value()) {
+    const auto rollouts = read_rollouts(messages.value_or(std::vector<FlatRollout>()));
+    require(rollouts.ok());
+    for (const Rollout& rollout : rollouts.value()) {
       require(validate(rollout, {}).ok());
       require(taken_.emplace(rollout.group_id, rollout.sample_index).second);
     }

@@ -101,6 +101,7 @@ TEST_CASE(
   rl::Config config = run.config();
   config.rollout.server_options.load_timeout_s = 0.5;
   rl::ShadowModel shadow(config);
+  shadow.install(run.weights(1));
   Nobody nobody;
   const auto load = [&](const std::string& command) {
     config.rollout.server_options.start_command = command;
