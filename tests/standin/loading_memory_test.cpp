@@ -10,7 +10,7 @@
 #include "engine/io/hf_directory.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weight_export.h"
-#include "engine/runner/layer_memory.h"
+#include "engine/runner/layers_memory.h"
 #include "rl/setup/memory_of_rank.h"
 #include "rl/setup/model_setup.h"
 #include "rl/step/reference_policy.h"
