@@ -113,18 +113,25 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   }
   shape.adapters = adapter_shape(config.lora);
   memory.policy = shape.adapters ? engine::estimate_memory(model, context, shape) : whole;
-  // With adapters the reference is the policy without them.
+  // With adapters the reference is the policy without them, unless it has a directory of its own.
   if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
-      !shape.adapters) {
+      (!shape.adapters || !config.model.reference_path.empty())) {
     shape.trains = false;
-    const engine::MemoryEstimate reference = engine::estimate_memory(model, context, shape);
+    shape.adapters.reset();
+    engine::ComputeContext of_reference = context;
+    if (reference_storage(config).frozen) {
+      of_reference.master = of_reference.compute;
+    }
+    const engine::MemoryEstimate reference = engine::estimate_memory(model, of_reference, shape);
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
     memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   memory.host += memory.policy.host;
-  memory.loading =
-      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak;
+  // Adapters are made last, when nothing else is beside the weights.
+  memory.loading = std::max(
+      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak,
+      memory.policy.weights);
   return memory;
 }
 

@@ -125,6 +125,10 @@ engine::WeightStorage policy_storage(const LoraConfig& config) {
   return storage;
 }
 
+engine::WeightStorage reference_storage(const Config& config) {
+  return {.frozen = config.algorithm.reference_update_every == 0, .projections = {}};
+}
+
 engine::WeightStorage worker_storage(const Config& config) {
   const at::ScalarType compute = scalar_type(config.model.dtype);
   engine::WeightStorage storage;

@@ -160,25 +160,6 @@ TEST_CASE("the peak of a model with latent attention is predicted") {
   }
 }
 
-TEST_CASE("the peak with adapters beside latent attention is predicted") {
-  engine::ModelConfig config = model_config(6);
-  config.num_key_value_heads = config.num_attention_heads;
-  config.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 16, .rope_dim = 8, .value_dim = 16};
-  config.head_dim = 24;
-  config.blocks.assign(6, {engine::TokenMixerKind::kLatentAttention});
-  standin::PassLayout layout{{1, 1, 1}, {}};
-  // So many ranks that what the adapters save is a tenth of the peak.
-  layout.adapters = {{64, 16.0,
-                      engine::parse_adapter_targets("q_a_proj, q_b_proj, kv_a_proj_with_mqa, "
-                                                    "kv_b_proj, o_proj, gate_proj, up_proj, "
-                                                    "down_proj")},
-                     {}};
-  const standin::MeasuredPass pass = standin::measure_pass(config, at::kFloat, documents(), layout);
-  CHECK(pass.reports == "");
-  CHECK(static_cast<double>(pass.predicted.peak()) ==
-        Approx(static_cast<double>(pass.peak)).epsilon(0.05));
-}
-
 // Heads of a delta net. With many narrow ones the convolution's backward needs most, with wide ones
 // the rule's.
 engine::ModelConfig hybrid_model(sp::StateShape heads, bool grouped) {
