@@ -53,7 +53,8 @@ struct Cost {
   int64_t flowing = 0;     // at the peak of its backward, beside what was saved
   int64_t buffers = 0;     // of communication, at that peak
   int64_t gradients = 0;   // elements of its own weights' gradients at that peak
-  int64_t matrix = 0;      // elements of a channel mixer's gate, of all experts of this rank
+  int64_t weights = 0;     // elements of a channel mixer's projections, of all experts of this rank
+  int64_t unpacked = 0;    // elements of packed projections, while a product of the mixer uses them
   int64_t tables = 0;      // of a micro-batch, which all layers of the kind share
 };
 

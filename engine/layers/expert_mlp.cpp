@@ -164,7 +164,8 @@ Cost ExpertMlp::cost(const MixerShape& shape) const {
   cost.kept = routed * 8;  // the routes
   cost.recomputed = cost.saved;
   cost.flowing = routed * (2 * size * compute + hidden_ * shape.sums);
-  cost.gradients = cost.matrix = mine * size * hidden_;
+  cost.gradients = mine * size * hidden_;
+  cost.weights = 3 * cost.gradients;
   return cost;
 }
 

@@ -48,8 +48,10 @@ Cost GatedMlp::cost(const MixerShape& shape) const {
   cost.saved = 3 * s * size_ * shape.compute;
   cost.recomputed = 3 * rows * size_ * shape.compute;
   cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
-  cost.matrix = size_ * hidden_;
-  cost.gradients = (tile > 0 ? 5 : 1) * cost.matrix;
+  const int64_t matrix = size_ * hidden_;
+  cost.weights = 3 * matrix;
+  cost.gradients = (tile > 0 ? 5 : 1) * matrix;
+  cost.unpacked = 4 * matrix;  // gate and up, each for itself and joined
   return cost;
 }
 

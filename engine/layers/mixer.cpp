@@ -7,6 +7,7 @@
 #include "engine/layers/gated_mlp.h"
 #include "engine/layers/latent_attention.h"
 #include "engine/layers/softmax_attention.h"
+#include "engine/layers/squared_relu_mlp.h"
 
 namespace ringside::engine {
 
@@ -30,6 +31,8 @@ std::unique_ptr<ChannelMixer> make_channel_mixer(const ModelConfig& config, int6
       return std::make_unique<GatedMlp>(config, table);
     case ChannelMixerKind::kExperts:
       return std::make_unique<ExpertMlp>(config, table);
+    case ChannelMixerKind::kSquaredReluMlp:
+      return std::make_unique<SquaredReluMlp>(config, table);
   }
   throw std::logic_error("a layer's channel mixer is none of the known ones");
 }

@@ -88,7 +88,7 @@ struct OnDiskConfig {
 
 // The parts of which a layer is made.
 enum class TokenMixerKind { kSoftmaxAttention, kLatentAttention, kGatedDelta };
-enum class ChannelMixerKind { kMlp, kExperts };
+enum class ChannelMixerKind { kMlp, kExperts, kSquaredReluMlp };
 enum class GateActivation { kSilu, kGeluTanh };
 
 // Where a layer has norms: before each mixer, of what each mixer adds to the residual stream, or

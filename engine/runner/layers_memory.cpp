@@ -128,9 +128,8 @@ int64_t LayersMemory::tables() const {
 }
 
 int64_t LayersMemory::channels_moment(int64_t layer) const {
-  // A packed gate and up projection while a product uses them: each unpacked, and joined.
   const int64_t unpacked =
-      adapters_ != nullptr && adapters_->packed_layers ? 4 * channels_.matrix * compute_ : 0;
+      adapters_ != nullptr && adapters_->packed_layers ? channels_.unpacked * compute_ : 0;
   const int64_t gradients = adapters_ != nullptr ? unpacked : channels_.gradients * master_;
   // Without recomputation the layer's activations are among those kept.
   return recomputed(layer, tokens_[layer].saved + channels_.recomputed) + stream_ +
@@ -140,7 +139,7 @@ int64_t LayersMemory::channels_moment(int64_t layer) const {
 int64_t LayersMemory::tokens_moment(int64_t layer) const {
   const Cost& mixer = tokens_[layer];
   const int64_t gradients =
-      adapters_ != nullptr ? 0 : (3 * channels_.matrix + mixer.gradients) * master_;
+      adapters_ != nullptr ? 0 : (channels_.weights + mixer.gradients) * master_;
   const int64_t freed = recomputes() ? 0 : channels_.saved;
   return recomputed(layer, mixer.saved) + stream_ + mixer.flowing + gradients - freed;
 }

@@ -171,12 +171,14 @@ TEST_CASE("a tiled MLP gives the same gradients, on every layout") {
 }
 
 TEST_CASE("layers of other forms give the same gradients, recomputed and in tiles") {
-  ModelConfig norms_behind = test::tiny_config();
+  ModelConfig squared_relu = test::tiny_config(), norms_behind = test::tiny_config();
   ModelConfig norms_around = test::tiny_config();
   norms_around.norm_place = NormPlace::kBoth;
+  squared_relu.mlp_bias = true;
+  squared_relu.blocks.assign(2, {.channel_mixer = ChannelMixerKind::kSquaredReluMlp});
   norms_behind.norm_place = NormPlace::kAfter;
   norms_behind.blocks = {{.window = 6}, {.no_rope = true}};
-  for (const ModelConfig& config : {norms_behind, norms_around}) {
+  for (const ModelConfig& config : {squared_relu, norms_behind, norms_around}) {
     CAPTURE(static_cast<int>(config.norm_place));
     for (const std::size_t index : {0, 3, 6}) {
       const Layout& layout = kLayouts[index];

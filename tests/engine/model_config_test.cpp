@@ -16,6 +16,7 @@ using test::TemporaryDirectory;
 
 json base(const std::string& model_type) {
   const bool gemma = model_type == "gemma3_text";
+  const std::string plain = model_type == "arcee" ? "relu2" : "silu";
   return {{"model_type", model_type},
           {"vocab_size", 97},
           {"hidden_size", 64},
@@ -23,7 +24,7 @@ json base(const std::string& model_type) {
           {"num_hidden_layers", 2},
           {"num_attention_heads", 4},
           {"num_key_value_heads", 2},
-          {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu"},
+          {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : plain},
           {"rms_norm_eps", 1e-5},
           {"max_position_embeddings", 4096}};
 }
@@ -68,6 +69,14 @@ TEST_CASE("config: defaults follow the architecture") {
   const ModelConfig qwen3 = load(base("qwen3"));
   CHECK(qwen3.head_dim == 128);  // Qwen3Config's own default, whatever hidden_size says
   CHECK((qwen3.attention.qk_norm && !qwen3.attention.qkv_bias));
+
+  const ModelConfig arcee = load(base("arcee"));
+  CHECK(arcee.head_dim == 16);
+  CHECK_FALSE((arcee.attention.qkv_bias || arcee.attention.o_bias || arcee.mlp_bias));
+  CHECK((arcee.block(0).channel_mixer == ChannelMixerKind::kSquaredReluMlp &&
+         arcee.block(1).channel_mixer == ChannelMixerKind::kSquaredReluMlp));
+  CHECK_THROWS_WITH(load(with(base("arcee"), {{"hidden_act", "silu"}})),
+                    Contains("'hidden_act' is 'silu', expected relu2"));
 
   const ModelConfig seed_oss = load(with(base("seed_oss"), {{"residual_dropout", 0.1}}));
   CHECK(seed_oss.head_dim == 128);

@@ -111,7 +111,7 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
 FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
             "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3", "exaone4", "glm4_moe",
-            "glm4_moe, head norms")
+            "glm4_moe, head norms", "arcee")
 
 
 def make_family(family: str):
@@ -166,6 +166,9 @@ def make_family(family: str):
                                           moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
                                           norm_topk_prob=family != "glm4_moe", routed_scaling_factor=1.5,
                                           rope_parameters=plain_rope | {"partial_rotary_factor": 0.5}, **common)
+    if family == "arcee":
+        return transformers.ArceeConfig(head_dim=16, attention_bias=True, mlp_bias=True, rope_parameters=plain_rope,
+                                        **common)
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
