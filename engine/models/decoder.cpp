@@ -192,7 +192,8 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
   return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
 }
 
-at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& gathered) const {
+at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) const {
+  const at::Tensor gathered = given.defined() ? given : units_.all().at(unit)->gather_flat();
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
     return gathered;
