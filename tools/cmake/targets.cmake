@@ -4,8 +4,10 @@
 # ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
 #   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
 #   devices: the whole torch wheel, the CUDA backend and the operators for CUDA (only where RINGSIDE_HAVE_CUDA is set).
-# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
-#   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
+# ringside_test(NAME name SOURCES ... DEPS ... [APART ...] [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
+#   One Catch2 executable, each of its cases registered with ctest as "name: case". With RINGSIDE_UNITY its sources are compiled
+#   several at a time, so that names in their anonymous namespaces must differ; those under APART always alone. TIMEOUT: of
+#   each case, 120 by default.
 #   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
 #   uses both cores runs alone; of other executables the cases with the tag [serial] do.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
@@ -78,7 +80,8 @@ function(ringside_executable)
 endfunction()
 
 function(ringside_test)
-  cmake_parse_arguments(A "TORCH;CUDA;SERIAL" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;CUDA;SERIAL" "NAME;TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
+  ringside_unity(A_SOURCES ${A_NAME} ${A_SOURCES})
   set(options)
   foreach(option TORCH CUDA)
     if(A_${option})
@@ -88,7 +91,7 @@ function(ringside_test)
   if(options)
     list(APPEND A_DEPS torch_test_start)
   endif()
-  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} DEPS ${A_DEPS} catch_main ${options})
+  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} ${A_APART} DEPS ${A_DEPS} catch_main ${options})
   set_property(GLOBAL APPEND PROPERTY RINGSIDE_TEST_TARGETS ${A_NAME})
   set_target_properties(${A_NAME} PROPERTIES RINGSIDE_LABELS "${A_LABELS}")
   if(NOT A_TIMEOUT)
