@@ -10,8 +10,10 @@
 #   each case, 120 by default.
 #   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
 #   uses both cores runs alone; of other executables the cases with the tag [serial] do.
-# ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
-#   A test that a program other than Catch2 decides by its exit status. PYTHON puts an interpreter before COMMAND: oracle,
+# ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...]
+#                      [SERIAL | HEAVY])
+#   A test that a program other than Catch2 decides by its exit status. HEAVY: it starts several processes, so that it runs
+#   beside an ordinary test, but never beside another HEAVY one. PYTHON puts an interpreter before COMMAND: oracle,
 #   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.
 set(RINGSIDE_UNITY_BATCH 8)
 define_property(TARGET PROPERTY RINGSIDE_LABELS BRIEF_DOCS "labels of a test executable")
@@ -114,7 +116,7 @@ endif()
 endfunction()
 
 function(ringside_script_test)
-  cmake_parse_arguments(A "SERIAL" "NAME;TIMEOUT;PYTHON" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(A "SERIAL;HEAVY" "NAME;TIMEOUT;PYTHON" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
@@ -129,6 +131,9 @@ function(ringside_script_test)
     ENVIRONMENT "${A_ENVIRONMENT}")
   if(A_SERIAL)
     set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
+  endif()
+  if(A_HEAVY)
+    set_tests_properties(${A_NAME} PROPERTIES RESOURCE_LOCK several_processes)
   endif()
   if(A_PYTHON STREQUAL "oracle" AND RINGSIDE_WITHOUT_ORACLE)
     set_tests_properties(${A_NAME} PROPERTIES DISABLED ON)
