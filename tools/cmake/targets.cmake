@@ -4,10 +4,12 @@
 # ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
 #   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
 #   devices: the whole torch wheel, the CUDA backend and the operators for CUDA (only where RINGSIDE_HAVE_CUDA is set).
-# ringside_test(NAME name SOURCES ... DEPS ... [APART ...] [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
+# ringside_test(NAME name SOURCES ... DEPS ... [APART ...] [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds]
+#               [SERIAL | TOGETHER])
 #   One Catch2 executable, each of its cases registered with ctest as "name: case". With RINGSIDE_UNITY its sources are compiled
 #   several at a time, so that names in their anonymous namespaces must differ; those under APART always alone. TIMEOUT: of
-#   each case, 120 by default.
+#   each test, 120 by default. TOGETHER: the cases of a source file are one test, "name: file", in one process; for quick cases
+#   with torch, whose process takes a quarter of a second to start.
 #   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
 #   uses both cores runs alone; of other executables the cases with the tag [serial] do.
 # ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...]
@@ -82,7 +84,7 @@ function(ringside_executable)
 endfunction()
 
 function(ringside_test)
-  cmake_parse_arguments(A "TORCH;CUDA;SERIAL" "NAME;TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;CUDA;SERIAL;TOGETHER" "NAME;TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
   ringside_unity(A_SOURCES ${A_NAME} ${A_SOURCES})
   set(options)
   foreach(option TORCH CUDA)
@@ -103,7 +105,7 @@ function(ringside_test)
   set(cases "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_cases.cmake")
   add_custom_command(TARGET ${A_NAME} POST_BUILD VERBATIM
     COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/tools/cmake/discover_tests.py"
-      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} $<BOOL:${A_SERIAL}> "${A_LABELS}" "${cases}")
+      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} $<BOOL:${A_SERIAL}> $<BOOL:${A_TOGETHER}> "${A_LABELS}" "${cases}")
   set(list "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_list.cmake")
   file(CONFIGURE OUTPUT "${list}" @ONLY CONTENT
 "if(EXISTS \"@cases@\")
