@@ -210,16 +210,16 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
   return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
 }
 
-at::Tensor Decoder::effective_values(std::size_t unit) const {
-  const at::Tensor values = units_.all().at(unit)->gather_flat();
+at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& gathered) const {
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
-    return values;
+    return gathered;
   }
   const int64_t layer = *found;
-  const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
-                                                           /*copy=*/true)
-                                               : quantised_[layer]->unpack(context_.master);
+  const at::Tensor merged = quantised_.empty()
+                                ? gathered.to(context_.master, /*non_blocking=*/false,
+                                              /*copy=*/true)
+                                : quantised_[layer]->unpack(context_.master);
   if (adapters_ != nullptr) {
     adapters_->merge_into(layer, merged);
   }

@@ -85,7 +85,11 @@ class Decoder {
   // Shapes: [the unit's numel()].
   // Collective over: the shard of a sharded unit; the ranks of the experts for theirs.
   // Throws: std::out_of_range when there is no such unit.
-  at::Tensor effective_values(std::size_t unit) const;
+  at::Tensor effective_values(std::size_t unit) const {
+    return effective_values(unit, units_.all().at(unit)->gather_flat());
+  }
+  // The same when the unit's own values are gathered already. Not collective.
+  at::Tensor effective_values(std::size_t unit, const at::Tensor& gathered) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward.

@@ -1,9 +1,35 @@
 #include "engine/runner/device_batches.h"
 
+#include <array>
 #include <iterator>
 #include <utility>
 
 namespace ringside::engine {
+namespace {
+
+// A tensor that every input brings to the device: where it is taken from, and where it goes.
+struct Row {
+  at::Tensor (*of)(const ModelInput& input);
+  at::Tensor DeviceBatch::*to;
+};
+
+template <at::Tensor sp::MicroBatch::*kMember>
+at::Tensor of_batch(const ModelInput& input) {
+  return input.batch->*kMember;
+}
+
+constexpr std::array kRows = {
+    Row{of_batch<&sp::MicroBatch::ids_s>, &DeviceBatch::ids_s},
+    Row{of_batch<&sp::MicroBatch::positions_s>, &DeviceBatch::positions_s},
+    Row{of_batch<&sp::MicroBatch::copies_s>, &DeviceBatch::copies_s},
+    Row{of_batch<&sp::MicroBatch::share_positions_S>, &DeviceBatch::share_positions_S},
+    Row{of_batch<&sp::MicroBatch::source_n>, &DeviceBatch::source_n},
+    Row{of_batch<&sp::MicroBatch::target_n>, &DeviceBatch::target_n},
+    Row{[](const ModelInput& input) { return input.temperature_n; }, &DeviceBatch::temperature_n},
+    Row{[](const ModelInput& input) { return input.routes_sLK; }, &DeviceBatch::routes_sLK},
+};
+
+}  // namespace
 
 DeviceBatches::DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
                              const std::optional<c10::Stream>& stream)
@@ -17,23 +43,30 @@ void DeviceBatches::start() {
     return;
   }
   const ModelInput& input = inputs_[started_++];
-  const sp::MicroBatch& batch = *input.batch;
-  std::vector<at::Tensor> host{
-      batch.ids_s,    batch.positions_s, batch.copies_s,      batch.share_positions_S,
-      batch.source_n, batch.target_n,    input.temperature_n, input.routes_sLK};
-  host.insert(host.end(), input.columns_n.begin(), input.columns_n.end());
+  std::vector<at::Tensor> host;
+  for (const Row& row : kRows) {
+    host.push_back(row.of(input));
+  }
+  for (const auto& [name, values_n] : input.columns.all()) {
+    host.push_back(values_n);
+  }
   upload_.emplace(host, device_, stream_);
 }
 
 DeviceBatch DeviceBatches::next() {
   TORCH_CHECK(upload_, "device batches: all ", inputs_.size(), " inputs were taken");
   std::vector<at::Tensor> tensors = upload_->take();
-  const bool records_routes = inputs_[started_ - 1].records_routes;
+  const ModelInput& input = inputs_[started_ - 1];
   start();
-  DeviceBatch batch{tensors[0], tensors[1], tensors[2], tensors[3],     tensors[4],
-                    tensors[5], tensors[6], tensors[7], records_routes, {}};
-  batch.columns_n.assign(std::make_move_iterator(tensors.begin() + 8),
-                         std::make_move_iterator(tensors.end()));
+  DeviceBatch batch;
+  batch.records_routes = input.records_routes;
+  auto next = std::make_move_iterator(tensors.begin());
+  for (const Row& row : kRows) {
+    batch.*row.to = *next++;
+  }
+  for (const auto& [name, values_n] : input.columns.all()) {
+    batch.columns.set(name, *next++);
+  }
   return batch;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/device/upload.h"
+#include "engine/runner/columns.h"
 #include "sp/batch/collator.h"
 
 namespace ringside::engine {
@@ -23,8 +24,7 @@ namespace ringside::engine {
 struct ModelInput {
   const sp::MicroBatch* batch = nullptr;
   at::Tensor temperature_n;  // divides the logits; a value head ignores it
-  // What the loss of this input reads, in the caller's order; undefined ones stay undefined.
-  std::vector<at::Tensor> columns_n = {};
+  Columns columns = {};      // what the loss of this input reads
   // Experts that each token shall use, uint8 or int16; undefined: the routers choose. Every rank
   // has the routes of its tokens, if only of none, or no rank has any.
   at::Tensor routes_sLK = {};
@@ -42,7 +42,7 @@ struct DeviceBatch {
   at::Tensor temperature_n;
   at::Tensor routes_sLK;  // undefined: the routers choose
   bool records_routes = false;
-  std::vector<at::Tensor> columns_n;
+  Columns columns;
 };
 
 // Thread safety: none.

@@ -204,7 +204,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
     ExpertNotes experts{.load = &work.expert_rows,
                         .balance = balance ? &*balance : nullptr,
                         .counts = replayed.of_input(i)};
-    const at::Tensor sum = minimised(loss(forward(batch, *attention, experts), batch.columns_n),
+    const at::Tensor sum = minimised(loss(forward(batch, *attention, experts), batch.columns),
                                      experts.balance, inputs.size());
     if (i + 1 == inputs.size()) {
       gradient_sync_->expect_last_backward();

@@ -69,9 +69,8 @@ class ModelRunner {
   // Takes the output of an input, by its index.
   using OnOutput = std::function<void(std::size_t input, const HeadOutput& output)>;
   // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, also
-  // for inputs without an entry. columns_n: those of the input, on the device.
-  using LossFunction =
-      std::function<at::Tensor(const HeadOutput& output, std::span<const at::Tensor> columns_n)>;
+  // for inputs without an entry. columns: those of the input, on the device.
+  using LossFunction = std::function<at::Tensor(const HeadOutput& output, const Columns& columns)>;
 
   // A frozen model, which can be evaluated and exported.
   // Throws: c10::Error when the model is on another device than the groups' tensors.

@@ -25,7 +25,7 @@ struct StepColumns {
   std::vector<double> returns{};      // [N] targets of the critic
   // [N] factor of the policy term for the mismatch of trainer and rollout engine
   std::vector<double> correction{};
-  // [N] 1 for tokens that the loss treats apart (covariance_choice.h), else 0
+  // [N] 1 for tokens that the loss treats apart (PolicyLoss::choose), else 0
   std::vector<double> chosen{};
   // [N] holds the aggregation and the global denominator; fixed before any backward
   std::vector<double> weight{};

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
 #include "rl/config/sections.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -175,23 +177,22 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
 
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
-  if (a.ppo_clip.dual_clip != 0 && a.ppo_clip.dual_clip <= 1) {
-    mistakes.push_back({"algorithm.ppo_clip.dual_clip",
-                        "is " + text_of(a.ppo_clip.dual_clip) +
-                            ", which would clip every loss; expected above 1, or 0"});
+  for (const PolicyLoss* loss : policy_losses()) {
+    const auto wrong = loss->check == nullptr ? std::nullopt : loss->check(a.loss_options(*loss));
+    if (wrong) {
+      const std::string name = std::string(loss->block()).append(".").append(wrong->key);
+      mistakes.push_back(
+          {"algorithm." + name, "is " + text_of(a.loss_keys.at(name)) + wrong->problem});
+    }
   }
-  if (a.clip_cov.lb >= a.clip_cov.ub) {
-    mistakes.push_back({"algorithm.clip_cov.lb",
-                        "is " + text_of(a.clip_cov.lb) + ", not below algorithm.clip_cov.ub " +
-                            text_of(a.clip_cov.ub) + "; expected a smaller number"});
-  }
-  const bool per_token = a.loss != PolicyLossName::kPpoClip && a.loss != PolicyLossName::kCispo &&
-                         a.loss != PolicyLossName::kSapo;
-  if (a.importance_level == ImportanceLevel::kSequence && per_token) {
-    mistakes.push_back({"algorithm.importance_level",
-                        "is sequence, but algorithm.loss " + word(a.loss) +
-                            " has its own form of the ratio; expected token, or loss ppo_clip, "
-                            "cispo or sapo"});
+  if (a.importance_level == ImportanceLevel::kSequence &&
+      !policy_loss(a.loss).takes_sequence_ratio) {
+    mistakes.push_back(
+        {"algorithm.importance_level",
+         "is sequence, but algorithm.loss " + a.loss +
+             " has its own form of the ratio; expected token, or loss " +
+             in_words(losses_that([](const PolicyLoss& l) { return l.takes_sequence_ratio; }),
+                      " or ")});
   }
 }
 

@@ -1,8 +1,37 @@
+#include <set>
+
+#include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
 #include "rl/config/sections.h"
 
 namespace ringside::rl {
 namespace {
+
+std::string loss_sentence() {
+  std::string text;
+  for (const PolicyLoss* loss : policy_losses()) {
+    text.append(text.empty() ? "" : "; ").append(loss->name).append(" = ").append(loss->sentence);
+  }
+  return text;
+}
+
+// What the losses clip: "ppo_clip, cispo: the ratio ... gmpo: ...".
+std::string clip_sentence(std::string_view PolicyLoss::*of_loss) {
+  std::string text;
+  std::set<std::string_view> said;
+  for (const PolicyLoss* loss : policy_losses()) {
+    const std::string_view sentence = loss->*of_loss;
+    if (!sentence.empty() && said.insert(sentence).second) {
+      text.append(text.empty() ? "" : ". ")
+          .append(in_words(
+              losses_that([&](const PolicyLoss& other) { return other.*of_loss == sentence; }),
+              ", "))
+          .append(": ")
+          .append(sentence);
+    }
+  }
+  return text;
+}
 
 void add_kl(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
@@ -52,55 +81,39 @@ void add_entropy_and_loss(FieldList& fields, AlgorithmConfig& algorithm) {
                 "with d = log-prob - reference: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d "
                 "- 1. X_straight = value of X, gradient of k2; k3_score = k3 with its "
                 "score-function gradient (NeMo-RL); k3_unbiased = k3 exp(log-prob - old) (TRL)");
-  fields.choice(
-      "algorithm.loss", algorithm.loss,
-      "ppo_clip, cispo, sapo, gmpo, reinforce; dppo_tv, dppo_kl = no loss on tokens that moved too "
-      "far; clip_cov, kl_cov = tokens whose advantage and log-prob vary together most have no loss "
-      "(clip_cov) or a KL to the old policy and no clip (kl_cov)");
+  fields.choice("algorithm.loss", algorithm.loss,
+                losses_that([](const PolicyLoss&) { return true; }), loss_sentence());
   fields.choice(
       "algorithm.importance_level", algorithm.importance_level,
       "probability ratio per token, or sequence = the geometric mean over the sequence (GSPO)");
   fields.real("algorithm.clip_low", algorithm.clip_low, between(0, 1),
-              "ppo_clip, clip_cov, cispo: the ratio is clipped below 1 - clip_low. dppo_tv: "
-              "largest fall of a probability, dppo_kl: largest KL where it fell. gmpo: the "
-              "log-ratio is clipped below -clip_low");
+              clip_sentence(&PolicyLoss::clip_low));
   fields.real("algorithm.clip_high", algorithm.clip_high, at_least(0),
-              "the ratio is clipped above 1 + clip_high. dppo_tv, dppo_kl: the same of a rise. "
-              "gmpo: the log-ratio is clipped above clip_high");
+              clip_sentence(&PolicyLoss::clip_high));
 }
 
-// Keys of one loss each, in a block of its name.
+// Keys of the losses, in a block of each, as the losses' files declare them.
 void add_loss_blocks(FieldList& fields, AlgorithmConfig& algorithm) {
-  fields.section("algorithm.ppo_clip", "loss ppo_clip");
-  fields.real("algorithm.ppo_clip.dual_clip", algorithm.ppo_clip.dual_clip, at_least(0),
-              "if A < 0, the loss is at most -A x this; 0 = off");
-  fields.real("algorithm.ppo_clip.delta", algorithm.ppo_clip.delta, at_least(0),
-              "upper bound of the unclipped ratio (two-sided clipping); 0 = off");
-  fields.section("algorithm.cispo", "loss cispo");
-  fields.choice(
-      "algorithm.cispo.bounds", algorithm.cispo.bounds,
-      "of the ratio: relative = 1 - clip_low to 1 + clip_high, absolute = clip_low to clip_high");
-  fields.section("algorithm.sapo", "loss sapo");
-  fields.real("algorithm.sapo.tau_positive", algorithm.sapo.tau_positive, above(0),
-              "temperature of the gate if A > 0");
-  fields.real("algorithm.sapo.tau_negative", algorithm.sapo.tau_negative, above(0),
-              "temperature of the gate otherwise");
-  fields.section("algorithm.dppo", "losses dppo_tv and dppo_kl");
-  fields.real("algorithm.dppo.ratio_bound", algorithm.dppo.ratio_bound, at_least(0),
-              "the ratio that weighs a token is at most this (verl: 3); 0 = off");
-  fields.section("algorithm.clip_cov", "loss clip_cov");
-  fields.real("algorithm.clip_cov.ratio", algorithm.clip_cov.ratio, between(0, 1),
-              "share of a mini-batch's tokens that have no loss, drawn from those whose covariance "
-              "(A - mean A) (old log-prob - its mean) is between lb and ub");
-  fields.real("algorithm.clip_cov.lb", algorithm.clip_cov.lb, {},
-              "lower bound of that covariance, not included");
-  fields.real("algorithm.clip_cov.ub", algorithm.clip_cov.ub, {},
-              "upper bound of that covariance, not included");
-  fields.section("algorithm.kl_cov", "loss kl_cov");
-  fields.real("algorithm.kl_cov.ratio", algorithm.kl_cov.ratio, between(0, 1),
-              "share of a mini-batch's tokens that have a KL term, those of largest covariance");
-  fields.real("algorithm.kl_cov.kl_coef", algorithm.kl_cov.kl_coef, at_least(0),
-              "weight of that term, |log-prob - old log-prob|");
+  std::set<std::string_view> added;
+  for (const PolicyLoss* loss : policy_losses()) {
+    if (loss->keys.empty() || !added.insert(loss->block()).second) {
+      continue;
+    }
+    const std::string block(loss->block());
+    const auto readers = losses_of_block(block);
+    fields.section("algorithm." + block,
+                   (readers.size() > 1 ? "losses " : "loss ") + in_words(readers, " and "));
+    for (const LossKey& key : loss->keys) {
+      const std::string name = block + "." + std::string(key.name);
+      double& value = algorithm.loss_keys.at(name);
+      if (key.words.empty()) {
+        fields.real("algorithm." + name, value, {key.low, key.high, key.above},
+                    std::string(key.sentence));
+      } else {
+        fields.choice("algorithm." + name, value, key.words, std::string(key.sentence));
+      }
+    }
+  }
 }
 
 void add_aggregation(FieldList& fields, AlgorithmConfig& algorithm) {

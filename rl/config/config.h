@@ -12,6 +12,7 @@
 #include <string>
 
 #include "rl/config/enums.h"
+#include "rl/losses/policy_loss.h"
 
 namespace ringside::rl {
 
@@ -139,31 +140,6 @@ struct CriticConfig {
   double max_grad_norm = 1.0;
 };
 
-// Keys of one loss each, in a block of its name (dppo: of dppo_tv and dppo_kl).
-struct PpoClipConfig {
-  double dual_clip = 0.0;
-  double delta = 0.0;
-};
-struct CispoConfig {
-  CispoBounds bounds = CispoBounds::kRelative;
-};
-struct SapoConfig {
-  double tau_positive = 1.0;
-  double tau_negative = 1.05;
-};
-struct DppoConfig {
-  double ratio_bound = 0.0;
-};
-struct ClipCovConfig {
-  double ratio = 2e-4;
-  double lb = 1.0;
-  double ub = 5.0;
-};
-struct KlCovConfig {
-  double ratio = 2e-4;
-  double kl_coef = 0.1;
-};
-
 struct AlgorithmConfig {
   Task task = Task::kRl;
   std::string preset = "none";
@@ -182,16 +158,11 @@ struct AlgorithmConfig {
   EntropyAggregation entropy_aggregation = EntropyAggregation::kTokens;
   double entropy_target = 0.0;
   double entropy_step = 0.0;
-  PolicyLossName loss = PolicyLossName::kPpoClip;
+  std::string loss = "ppo_clip";  // one of policy_losses()
   ImportanceLevel importance_level = ImportanceLevel::kToken;
   double clip_low = 0.2;
   double clip_high = 0.2;
-  PpoClipConfig ppo_clip;
-  CispoConfig cispo;
-  SapoConfig sapo;
-  DppoConfig dppo;
-  ClipCovConfig clip_cov;
-  KlCovConfig kl_cov;
+  LossValues loss_keys;  // algorithm.ppo_clip.dual_clip and so on
   LossAggregation loss_aggregation = LossAggregation::kTokenMean;
   double loss_divisor = 0.0;
   RewardShapingConfig reward;
@@ -205,6 +176,12 @@ struct AlgorithmConfig {
   int64_t num_iterations = 1;
   int64_t max_staleness = 0;
   bool mask_truncated = false;
+
+  // What the loss reads. Valid as long as this object.
+  LossOptions loss_options() const { return loss_options(policy_loss(loss)); }
+  LossOptions loss_options(const PolicyLoss& of_loss) const {
+    return {clip_low, clip_high, of_loss.block(), loss_keys};
+  }
 };
 
 // Low-rank adapters. rank 0 = all weights are trained.

@@ -40,19 +40,7 @@ enum class KlEstimator {
   kK3Score,
   kK3Unbiased
 };
-enum class PolicyLossName {
-  kPpoClip,
-  kCispo,
-  kSapo,
-  kDppoTv,
-  kGmpo,
-  kReinforce,
-  kClipCov,
-  kKlCov,
-  kDppoKl
-};
 enum class ImportanceLevel { kToken, kSequence };
-enum class CispoBounds { kRelative, kAbsolute };
 enum class KlTo { kReference, kRollout };
 enum class KlIn { kLoss, kReward, kAdvantage };
 // What an adaptive kl_coef sees: the mean over tokens, or over samples of their mean.
@@ -156,11 +144,6 @@ struct EnumNames<KlEstimator> {
       "abs_straight", "k3_straight", "k3_score", "k3_unbiased"};
 };
 template <>
-struct EnumNames<PolicyLossName> {
-  static constexpr std::array<std::string_view, 9> kNames = {
-      "ppo_clip", "cispo", "sapo", "dppo_tv", "gmpo", "reinforce", "clip_cov", "kl_cov", "dppo_kl"};
-};
-template <>
 struct EnumNames<ImportanceLevel> {
   static constexpr std::array<std::string_view, 2> kNames = {"token", "sequence"};
 };
@@ -179,10 +162,6 @@ struct EnumNames<KlAverage> {
 template <>
 struct EnumNames<EntropyAggregation> {
   static constexpr std::array<std::string_view, 2> kNames = {"tokens", "loss"};
-};
-template <>
-struct EnumNames<CispoBounds> {
-  static constexpr std::array<std::string_view, 2> kNames = {"relative", "absolute"};
 };
 template <>
 struct EnumNames<LossAggregation> {

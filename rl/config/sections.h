@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,15 @@ class FieldList {
         ChoiceSlot{{names.begin(), names.end()},
                    [&value] { return to_string(value); },
                    [&value](std::size_t i) { value = static_cast<E>(i); }},
+        std::move(sentence));
+  }
+  // value: the index of the word.
+  void choice(std::string key, double& value, std::span<const std::string_view> words,
+              std::string sentence) {
+    add(std::move(key),
+        ChoiceSlot{{words.begin(), words.end()},
+                   [&value, words] { return words[static_cast<std::size_t>(value)]; },
+                   [&value](std::size_t i) { value = static_cast<double>(i); }},
         std::move(sentence));
   }
   void choice(std::string key, std::string& value, std::vector<std::string_view> names,

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "rl/config/losses_in_words.h"
 #include "rl/config/schema.h"
 
 namespace ringside::rl {
@@ -23,13 +25,43 @@ bool concerns(const UnreadRule& rule, std::string_view key) {
   return key != rule.switch_key && (several ? key.starts_with(rule.key) : key == rule.key);
 }
 
-const UnreadRule* broken_rule(const Config& config, std::string_view key) {
+// Why a key is not read: of the table, or of the losses.
+struct Unread {
+  std::string switch_key;
+  std::string reason;
+};
+
+// Keys of losses, and of what they clip, are read by those losses alone.
+std::optional<Unread> unread_of_losses(const Config& config, std::string_view key) {
+  constexpr std::string_view kSection = "algorithm.", kSwitch = "algorithm.loss";
+  const PolicyLoss& loss = policy_loss(config.algorithm.loss);
+  if (key == "algorithm.clip_low" || key == "algorithm.clip_high") {
+    if (!loss.clip_low.empty()) {
+      return std::nullopt;
+    }
+    const auto without =
+        losses_that([](const PolicyLoss& other) { return other.clip_low.empty(); });
+    return Unread{std::string(kSwitch), "algorithm.loss " + in_words(without, " and ") +
+                                            " clip nothing; or another loss"};
+  }
+  const auto dot = key.rfind('.');
+  const std::string_view block =
+      dot > kSection.size() ? key.substr(kSection.size(), dot - kSection.size()) : "";
+  const auto readers = losses_of_block(block);
+  if (readers.empty() || loss.block() == block) {
+    return std::nullopt;
+  }
+  return Unread{std::string(kSwitch),
+                "algorithm.loss is another; or loss " + in_words(readers, " or ")};
+}
+
+std::optional<Unread> why_unread(const Config& config, std::string_view key) {
   for (const UnreadRule& rule : unread_rules()) {
     if (concerns(rule, key) && !rule.is_read(config)) {
-      return &rule;
+      return Unread{std::string(rule.switch_key), std::string(rule.reason)};
     }
   }
-  return nullptr;
+  return key.starts_with("algorithm.") ? unread_of_losses(config, key) : std::nullopt;
 }
 
 int place_of(const WrittenAt& written_at, std::string_view key) {
@@ -39,11 +71,10 @@ int place_of(const WrittenAt& written_at, std::string_view key) {
 
 std::string shown(const std::string& text) { return text.empty() ? "\"\"" : text; }
 
-std::string sentence(const UnreadRule& rule, const std::string& value,
-                     const std::string& fallback) {
+std::string sentence(const Unread& rule, const std::string& value, const std::string& fallback) {
   const auto semicolon = rule.reason.find("; or ");
-  return "is " + shown(value) + ", but " + std::string(rule.reason.substr(0, semicolon)) +
-         "; expected " + shown(fallback) + ", " + std::string(rule.reason.substr(semicolon + 2));
+  return "is " + shown(value) + ", but " + rule.reason.substr(0, semicolon) + "; expected " +
+         shown(fallback) + ", " + rule.reason.substr(semicolon + 2);
 }
 
 }  // namespace
@@ -60,8 +91,8 @@ std::vector<Mistake> unread_keys(const Config& config, const Config& base,
     if (value == fallback || value == value_text(bases[i].slot)) {
       continue;
     }
-    const UnreadRule* rule = broken_rule(config, key);
-    if (rule != nullptr && place_of(written_at, rule->switch_key) <= place_of(written_at, key)) {
+    const std::optional<Unread> rule = why_unread(config, key);
+    if (rule && place_of(written_at, rule->switch_key) <= place_of(written_at, key)) {
       mistakes.push_back({key, sentence(*rule, value, fallback)});
     }
   }
@@ -73,7 +104,7 @@ void reset_unread_keys(Config& config) {
   Config plain;
   auto values = fields_of(config), defaults = fields_of(plain);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (broken_rule(asked, values[i].key) == nullptr) {
+    if (!why_unread(asked, values[i].key)) {
       continue;
     }
     std::visit(

@@ -19,7 +19,8 @@ struct UnreadRule {
   std::string_view reason;         // why it is not read, and after "; or " what would make it read
 };
 
-// The table. The first rule that applies to a key and does not hold counts.
+// The table; the keys of losses, which their files declare, are not in it. The first rule that
+// applies to a key and does not hold counts.
 std::span<const UnreadRule> unread_rules();
 
 // Where each key was written: 0 for the first recipe, then the others, then the command line. Keys

@@ -22,14 +22,6 @@ bool has_server(const Config& c) { return c.rollout.server != RolloutServer::kEm
 bool has_adapters(const Config& c) { return c.lora.rank > 0; }
 bool shares_sequences(const Config& c) { return c.parallel.sequence_parallel_size() > 1; }
 
-template <PolicyLossName... kLosses>
-bool has_loss(const Config& c) {
-  return ((c.algorithm.loss == kLosses) || ...);
-}
-bool clips(const Config& c) {
-  return !has_loss<PolicyLossName::kReinforce, PolicyLossName::kSapo, PolicyLossName::kKlCov>(c);
-}
-
 // Estimators that divide by a standard deviation.
 bool may_divide(const Config& c) {
   const AdvantageEstimator estimator = c.algorithm.advantage.estimator;
@@ -142,23 +134,6 @@ constexpr std::array kOfAlgorithms = {
                [](const Config& c) { return c.algorithm.entropy_target > 0; },
                "algorithm.entropy_target is 0: entropy_coef does not adapt; or entropy_target "
                "above 0"},
-    UnreadRule{"algorithm.clip_low", "algorithm.loss", clips,
-               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
-    UnreadRule{"algorithm.clip_high", "algorithm.loss", clips,
-               "algorithm.loss reinforce, sapo and kl_cov clip nothing; or another loss"},
-    UnreadRule{"algorithm.ppo_clip.", "algorithm.loss", has_loss<PolicyLossName::kPpoClip>,
-               "algorithm.loss is another; or loss ppo_clip"},
-    UnreadRule{"algorithm.cispo.", "algorithm.loss", has_loss<PolicyLossName::kCispo>,
-               "algorithm.loss is another; or loss cispo"},
-    UnreadRule{"algorithm.sapo.", "algorithm.loss", has_loss<PolicyLossName::kSapo>,
-               "algorithm.loss is another; or loss sapo"},
-    UnreadRule{"algorithm.dppo.", "algorithm.loss",
-               has_loss<PolicyLossName::kDppoTv, PolicyLossName::kDppoKl>,
-               "algorithm.loss is another; or loss dppo_tv or dppo_kl"},
-    UnreadRule{"algorithm.clip_cov.", "algorithm.loss", has_loss<PolicyLossName::kClipCov>,
-               "algorithm.loss is another; or loss clip_cov"},
-    UnreadRule{"algorithm.kl_cov.", "algorithm.loss", has_loss<PolicyLossName::kKlCov>,
-               "algorithm.loss is another; or loss kl_cov"},
     UnreadRule{"algorithm.entropy_aggregation", "algorithm.entropy_coef",
                [](const Config& c) { return c.algorithm.entropy_coef > 0; },
                "there is no entropy bonus: algorithm.entropy_coef is 0; or entropy_coef above 0"},

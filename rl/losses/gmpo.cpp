@@ -3,28 +3,29 @@
 // Source: geometric-mean policy optimization, Zhao et al. 2025, as in verl.
 #include <ATen/ATen.h>
 
-#include "rl/losses/policy_loss.h"
+#include "rl/losses/loss_inputs.h"
 
 namespace ringside::rl {
 namespace {
 
 // Clipped in the direction in which the advantage pushes.
-at::Tensor gmpo_log_ratio(const PolicyTerms& terms, const at::Tensor& of_token_n,
-                          const AlgorithmConfig& config, const SequenceMeans& sequences) {
-  const at::Tensor sign = terms.advantage_n.sign();
-  const at::Tensor bounded =
-      sign *
-      at::minimum(sign * of_token_n, sign * of_token_n.clamp(-config.clip_low, config.clip_high));
-  return in_token_form(sequences.of({bounded})[0], bounded);
+at::Tensor gmpo_log_ratio(const LossInputs& in) {
+  const at::Tensor sign = in.advantage_n.sign();
+  const at::Tensor& of_token = in.log_ratio_n;
+  const at::Tensor clipped = of_token.clamp(-in.options.clip_low, in.options.clip_high);
+  const at::Tensor bounded = sign * at::minimum(sign * of_token, sign * clipped);
+  return in_token_form(in.sequences.of({bounded})[0], bounded);
 }
 
-at::Tensor gmpo_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
-                     const AlgorithmConfig&) {
-  return -terms.advantage_n * log_ratio_n.exp();
-}
+at::Tensor gmpo_term(const LossInputs& in) { return -in.advantage_n * in.log_ratio_n.exp(); }
 
 }  // namespace
 
-const PolicyLoss kGmpoLoss{PolicyLossName::kGmpo, gmpo_term, gmpo_log_ratio};
+extern const PolicyLoss kGmpo{.name = "gmpo",
+                              .sentence = "geometric mean of a sequence's clipped ratios",
+                              .clip_low = "the log-ratio is clipped below -clip_low",
+                              .clip_high = "the log-ratio is clipped above clip_high",
+                              .term = gmpo_term,
+                              .own_log_ratio = gmpo_log_ratio};
 
 }  // namespace ringside::rl

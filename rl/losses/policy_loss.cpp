@@ -1,32 +1,65 @@
 #include "rl/losses/policy_loss.h"
 
-#include <ATen/ATen.h>
-
+#include <algorithm>
+#include <array>
 #include <stdexcept>
-#include <string>
 
 namespace ringside::rl {
 
-const PolicyLoss& policy_loss(PolicyLossName name) {
-  for (const PolicyLoss* loss : {&kPpoClipLoss, &kCispoLoss, &kSapoLoss, &kDppoTvLoss, &kGmpoLoss,
-                                 &kReinforceLoss, &kClipCovLoss, &kKlCovLoss, &kDppoKlLoss}) {
-    if (loss->name == name) {
-      return *loss;
+extern const PolicyLoss kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce, kClipCov, kKlCov,
+    kDppoKl, kVespo;
+
+namespace {
+
+// The table: one file of this folder each.
+constexpr std::array kTable = {&kPpoClip,   &kCispo,   &kSapo,  &kDppoTv, &kGmpo,
+                               &kReinforce, &kClipCov, &kKlCov, &kDppoKl, &kVespo};
+
+std::string dotted(std::string_view block, std::string_view key) {
+  return std::string(block).append(".").append(key);
+}
+
+}  // namespace
+
+std::span<const PolicyLoss* const> policy_losses() { return kTable; }
+
+const PolicyLoss& policy_loss(std::string_view name) {
+  const auto found = std::find_if(kTable.begin(), kTable.end(),
+                                  [&](const PolicyLoss* loss) { return loss->name == name; });
+  if (found == kTable.end()) {
+    throw std::invalid_argument("algorithm.loss " + std::string(name) +
+                                " is not in the table of losses");
+  }
+  return **found;
+}
+
+LossValues::LossValues() {
+  for (const PolicyLoss* loss : kTable) {
+    for (const LossKey& key : loss->keys) {
+      values_.emplace(dotted(loss->block(), key.name), key.value);
     }
   }
-  throw std::invalid_argument("algorithm.loss " + std::to_string(static_cast<int>(name)) +
-                              " is not in the table of losses");
 }
 
-at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
-  return mean_n + token_n - token_n.detach();
-}
-
-std::pair<double, double> ratio_bounds(const AlgorithmConfig& config) {
-  if (config.loss == PolicyLossName::kCispo && config.cispo.bounds == CispoBounds::kAbsolute) {
-    return {config.clip_low, config.clip_high};
+double& LossValues::at(std::string_view name) {
+  const auto found = values_.find(name);
+  if (found == values_.end()) {
+    throw std::out_of_range("no loss has a key " + std::string(name));
   }
-  return {1.0 - config.clip_low, 1.0 + config.clip_high};
+  return found->second;
+}
+
+double LossValues::at(std::string_view name) const {
+  return const_cast<LossValues&>(*this).at(name);
+}
+
+double LossOptions::operator[](const LossKey& key) const {
+  return values.at(dotted(block, key.name));
+}
+
+std::pair<double, double> ratio_bounds(const PolicyLoss& loss, const LossOptions& options) {
+  return loss.clip_range != nullptr ? loss.clip_range(options)
+                                    : std::pair{1.0 - options.clip_low, 1.0 + options.clip_high};
 }
 
 }  // namespace ringside::rl

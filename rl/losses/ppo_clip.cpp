@@ -4,27 +4,54 @@
 // INTELLECT-2, as in TRL.
 #include <ATen/ATen.h>
 
-#include "rl/losses/policy_loss.h"
+#include <array>
+
+#include "rl/losses/loss_inputs.h"
 
 namespace ringside::rl {
 namespace {
 
-at::Tensor ppo_clip_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
-                         const AlgorithmConfig& config) {
-  const at::Tensor& advantage = terms.advantage_n;
-  const at::Tensor ratio = log_ratio_n.exp();
-  const at::Tensor clipped = ratio.clamp(1.0 - config.clip_low, 1.0 + config.clip_high);
-  const at::Tensor bounded =
-      config.ppo_clip.delta > 0 ? ratio.clamp_max(config.ppo_clip.delta) : ratio;
+constexpr LossKey kPpoDualClip{.name = "dual_clip",
+                               .value = 0.0,
+                               .sentence = "if A < 0, the loss is at most -A x this; 0 = off",
+                               .low = 0};
+constexpr LossKey kPpoDelta{
+    .name = "delta",
+    .value = 0.0,
+    .sentence = "upper bound of the unclipped ratio (two-sided clipping); 0 = off",
+    .low = 0};
+constexpr std::array kPpoClipKeys = {kPpoDualClip, kPpoDelta};
+
+at::Tensor ppo_clip_term(const LossInputs& in) {
+  const at::Tensor& advantage = in.advantage_n;
+  const double dual_clip = in.options[kPpoDualClip], delta = in.options[kPpoDelta];
+  const at::Tensor ratio = in.log_ratio_n.exp();
+  const at::Tensor clipped = ratio.clamp(1.0 - in.options.clip_low, 1.0 + in.options.clip_high);
+  const at::Tensor bounded = delta > 0 ? ratio.clamp_max(delta) : ratio;
   const at::Tensor loss = at::maximum(-advantage * bounded, -advantage * clipped);
-  if (config.ppo_clip.dual_clip == 0) {
+  if (dual_clip == 0) {
     return loss;
   }
-  return at::where(advantage < 0, at::minimum(loss, -advantage * config.ppo_clip.dual_clip), loss);
+  return at::where(advantage < 0, at::minimum(loss, -advantage * dual_clip), loss);
+}
+
+std::optional<LossMistake> check_ppo_clip(const LossOptions& options) {
+  const double dual_clip = options[kPpoDualClip];
+  if (dual_clip == 0 || dual_clip > 1) {
+    return std::nullopt;
+  }
+  return LossMistake{kPpoDualClip.name, ", which would clip every loss; expected above 1, or 0"};
 }
 
 }  // namespace
 
-const PolicyLoss kPpoClipLoss{PolicyLossName::kPpoClip, ppo_clip_term};
+extern const PolicyLoss kPpoClip{.name = "ppo_clip",
+                                 .sentence = "clipped ratio (PPO, GRPO)",
+                                 .clip_low = kRatioClippedLow,
+                                 .clip_high = kRatioClippedHigh,
+                                 .keys = kPpoClipKeys,
+                                 .takes_sequence_ratio = true,
+                                 .term = ppo_clip_term,
+                                 .check = check_ppo_clip};
 
 }  // namespace ringside::rl

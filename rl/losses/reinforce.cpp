@@ -2,17 +2,16 @@
 // Source: Williams 1992.
 #include <ATen/ATen.h>
 
-#include "rl/losses/policy_loss.h"
+#include "rl/losses/loss_inputs.h"
 
 namespace ringside::rl {
 namespace {
 
-at::Tensor reinforce_term(const PolicyTerms& terms, const at::Tensor&, const AlgorithmConfig&) {
-  return -terms.advantage_n * terms.logprob_n;
-}
+at::Tensor reinforce_term(const LossInputs& in) { return -in.advantage_n * in.logprob_n; }
 
 }  // namespace
 
-const PolicyLoss kReinforceLoss{PolicyLossName::kReinforce, reinforce_term};
+extern const PolicyLoss kReinforce{
+    .name = "reinforce", .sentence = "log-prob, without a ratio", .term = reinforce_term};
 
 }  // namespace ringside::rl

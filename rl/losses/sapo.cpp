@@ -3,23 +3,40 @@
 // Source: Qwen 2025, soft adaptive policy optimization.
 #include <ATen/ATen.h>
 
-#include "rl/losses/policy_loss.h"
+#include <array>
+
+#include "rl/losses/loss_inputs.h"
 
 namespace ringside::rl {
 namespace {
 
-at::Tensor sapo_term(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
-                     const AlgorithmConfig& config) {
-  const at::Tensor& advantage = terms.advantage_n;
-  const at::Tensor ratio = log_ratio_n.exp();
+constexpr LossKey kSapoTauPositive{.name = "tau_positive",
+                                   .value = 1.0,
+                                   .sentence = "temperature of the gate if A > 0",
+                                   .low = 0,
+                                   .above = true};
+constexpr LossKey kSapoTauNegative{.name = "tau_negative",
+                                   .value = 1.05,
+                                   .sentence = "temperature of the gate otherwise",
+                                   .low = 0,
+                                   .above = true};
+constexpr std::array kSapoKeys = {kSapoTauPositive, kSapoTauNegative};
+
+at::Tensor sapo_term(const LossInputs& in) {
+  const at::Tensor& advantage = in.advantage_n;
+  const at::Tensor ratio = in.log_ratio_n.exp();
   const at::Tensor tau =
-      at::where(advantage > 0, at::full_like(ratio, config.sapo.tau_positive).detach(),
-                at::full_like(ratio, config.sapo.tau_negative).detach());
+      at::where(advantage > 0, at::full_like(ratio, in.options[kSapoTauPositive]).detach(),
+                at::full_like(ratio, in.options[kSapoTauNegative]).detach());
   return -advantage * at::sigmoid(tau * (ratio - 1.0)) * 4.0 / tau;
 }
 
 }  // namespace
 
-const PolicyLoss kSapoLoss{PolicyLossName::kSapo, sapo_term};
+extern const PolicyLoss kSapo{.name = "sapo",
+                              .sentence = "soft gate of the ratio",
+                              .keys = kSapoKeys,
+                              .takes_sequence_ratio = true,
+                              .term = sapo_term};
 
 }  // namespace ringside::rl

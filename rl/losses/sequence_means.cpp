@@ -6,13 +6,15 @@
 
 namespace ringside::rl {
 
+at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n) {
+  return mean_n + token_n - token_n.detach();
+}
+
 SequenceMeans::SequenceMeans(at::Tensor sample_n, int64_t num_sequences, sp::Communicator* comm)
     : sample_n_(std::move(sample_n)), num_sequences_(num_sequences), comm_(comm) {}
 
-std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns) const {
+at::Tensor SequenceMeans::totals(const std::vector<at::Tensor>& columns) const {
   const at::NoGradGuard no_grad;
-  // Rows: the sums of each column, then the counts. fp64, so that the result does not depend on the
-  // order of ranks.
   at::Tensor sums = at::zeros({static_cast<int64_t>(columns.size()) + 1, num_sequences_},
                               sample_n_.options().dtype(at::kDouble));
   for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -22,12 +24,28 @@ std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns
   if (comm_ != nullptr && comm_->size() > 1) {
     comm_->all_reduce_sum(sums, "sequence_means");
   }
+  return sums;
+}
+
+std::vector<at::Tensor> SequenceMeans::of(const std::vector<at::Tensor>& columns) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums = totals(columns);
   std::vector<at::Tensor> means;
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const at::Tensor of_sequence = sums[static_cast<int64_t>(c)] / sums[-1].clamp_min(1.0);
     means.push_back(of_sequence.index_select(0, sample_n_).to(columns[c].scalar_type()));
   }
   return means;
+}
+
+std::vector<at::Tensor> SequenceMeans::sums_of(const std::vector<at::Tensor>& columns) const {
+  const at::Tensor sums = totals(columns);
+  std::vector<at::Tensor> result;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    result.push_back(
+        sums[static_cast<int64_t>(c)].index_select(0, sample_n_).to(columns[c].scalar_type()));
+  }
+  return result;
 }
 
 }  // namespace ringside::rl

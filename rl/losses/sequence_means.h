@@ -1,5 +1,5 @@
-// Means over whole sequences whose tokens lie on several ranks: segment sums and one small
-// all-reduce, without a gather of per-token values.
+// Sums and means over whole sequences whose tokens lie on several ranks: segment sums and one
+// small all-reduce, without a gather of per-token values.
 // Shapes: n = loss entries of this rank.
 #pragma once
 
@@ -12,6 +12,10 @@
 
 namespace ringside::rl {
 
+// Value of `mean_n`, gradient of `token_n`: a sequence's mean in token form.
+// Shapes: both [n].
+at::Tensor in_token_form(const at::Tensor& mean_n, const at::Tensor& token_n);
+
 class SequenceMeans {
  public:
   // sample_n: int64, each entry's sequence in [0, num_sequences). comm: the ranks that share the
@@ -22,8 +26,14 @@ class SequenceMeans {
   // passes the same number of columns. n may be 0.
   // Collective over: comm, once for all columns.
   std::vector<at::Tensor> of(const std::vector<at::Tensor>& columns) const;
+  // The same for sums.
+  std::vector<at::Tensor> sums_of(const std::vector<at::Tensor>& columns) const;
 
  private:
+  // Rows: the sums of each column by sequence, then the counts. fp64, so that the result does not
+  // depend on the order of ranks.
+  at::Tensor totals(const std::vector<at::Tensor>& columns) const;
+
   at::Tensor sample_n_;
   int64_t num_sequences_;
   sp::Communicator* comm_;

@@ -51,15 +51,12 @@ class PrimeRlSource final : public RolloutSource {
         least_samples_(config.train.num_mini_batches),
         heard_(steady_clock::now()) {}
 
-  void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
+  engine::WeightSink weight_sink(int64_t version, int64_t next_step) override {
     version_ = version;
-    if (reads_weights(next_step)) {
-      broadcast_->publish(decoder, version);
+    if (!broadcast_ || next_step > last_step_) {
+      return {};
     }
-  }
-
-  bool reads_weights(int64_t next_step) const override {
-    return broadcast_ && next_step <= last_step_;
+    return [this, version](engine::UnitExport& units) { broadcast_->publish(units, version); };
   }
 
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {

@@ -25,8 +25,7 @@ class FileSource final : public RolloutSource {
             })),
         per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
 
-  void publish(const engine::Decoder&, int64_t, int64_t) override {}
-  bool reads_weights(int64_t) const override { return false; }
+  engine::WeightSink weight_sink(int64_t, int64_t) override { return {}; }
 
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
                                                    std::chrono::milliseconds) override {

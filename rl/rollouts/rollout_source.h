@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/decoder.h"
+#include "engine/models/weight_export.h"
 #include "rl/config/config.h"
 #include "rl/rollouts/source_counters.h"
 #include "rollout_bridge/protocol/schema.h"
@@ -36,16 +36,11 @@ class RolloutSource {
  public:
   virtual ~RolloutSource() = default;
 
-  // Publishes weights. Called once before the first step with the version of the loaded weights,
-  // and after every update with the new version. `next_step`: the step whose rollouts are needed
-  // next. Does not wait for workers.
-  // Collective over: the shard of a sharded decoder, if reads_weights(next_step). The other ranks
-  // take part by engine::join_reading().
-  // Throws: when the source has failed or the weights cannot be written.
-  virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
-
-  // Whether publish() for this step reads the decoder; otherwise it does nothing. A pure function.
-  virtual bool reads_weights(int64_t next_step) const = 0;
+  // The sink that publishes the weights of `version`, from which the rollouts of `next_step` are
+  // sampled; empty where nobody wants them. Called once before the first step with the version of
+  // the loaded weights, and after every update with the new version. The sink does not wait for
+  // workers. It throws when the source has failed or the weights cannot be written.
+  virtual engine::WeightSink weight_sink(int64_t version, int64_t next_step) = 0;
 
   // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
   // `timeout`.

@@ -3,8 +3,31 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 namespace ringside::rl {
+namespace {
+
+// A column of the policy losses: its name, where it is in the step's table, and its value where
+// that is empty; none: there is no such column then.
+struct LossColumn {
+  const char* name;
+  std::vector<double> StepColumns::*column;
+  std::optional<double> otherwise;
+};
+
+constexpr std::array kLossColumns = {
+    LossColumn{"weight", &StepColumns::weight, 0.0},
+    LossColumn{"rollout_logprob", &StepColumns::rollout, 0.0},
+    LossColumn{"old_logprob", &StepColumns::old, std::nullopt},
+    LossColumn{"reference_logprob", &StepColumns::reference, 0.0},
+    LossColumn{"advantage", &StepColumns::advantage, 0.0},
+    LossColumn{"correction", &StepColumns::correction, 1.0},
+    LossColumn{"chosen", &StepColumns::chosen, std::nullopt},
+};
+
+}  // namespace
 
 at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model) {
   const at::Tensor& rows = batch.rows_sb;
@@ -85,25 +108,18 @@ void ColumnOutputs::store() {
   outputs_.clear();
 }
 
-EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
-                          int64_t first_token, at::ScalarType dtype) {
-  const auto of = [&](const std::vector<double>& column, double otherwise) {
-    return read_column(column, batch, first_token, dtype, otherwise);
-  };
-  EntryColumns entries;
-  entries.sample_n = batch.sample_n;
-  entries.weight_n = of(columns.weight, 0.0);
-  entries.rollout_logprob_n = of(columns.rollout, 0.0);
-  if (!columns.old.empty()) {
-    entries.old_logprob_n = of(columns.old, 0.0);
+engine::Columns loss_columns(const StepColumns& columns, const sp::MicroBatch& batch,
+                             int64_t first_token, at::ScalarType dtype) {
+  engine::Columns result;
+  result.set("sample", batch.sample_n);
+  for (const LossColumn& row : kLossColumns) {
+    const std::vector<double>& column = columns.*row.column;
+    if (!column.empty() || row.otherwise) {
+      result.set(row.name,
+                 read_column(column, batch, first_token, dtype, row.otherwise.value_or(0.0)));
+    }
   }
-  entries.reference_logprob_n = of(columns.reference, 0.0);
-  entries.advantage_n = of(columns.advantage, 0.0);
-  entries.correction_n = of(columns.correction, 1.0);
-  if (!columns.chosen.empty()) {
-    entries.chosen_n = of(columns.chosen, 0.0);
-  }
-  return entries;
+  return result;
 }
 
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
@@ -129,7 +145,7 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
                                                 at::ScalarType dtype) {
   std::vector<engine::ModelInput> inputs = policy_inputs(local, columns, dtype);
   for (engine::ModelInput& input : inputs) {
-    input.columns_n = read_entries(columns, *input.batch, local.first_token, dtype).list();
+    input.columns = loss_columns(columns, *input.batch, local.first_token, dtype);
   }
   return inputs;
 }

@@ -11,7 +11,6 @@
 
 #include "engine/runner/model_runner.h"
 #include "rl/algorithm/step_columns.h"
-#include "rl/losses/entry_columns.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/communicator.h"
 
@@ -87,10 +86,12 @@ class ColumnOutputs {
   std::vector<Output> outputs_;
 };
 
-// The columns that the policy losses read. If the column `old` is empty, the old policy is the
-// current one and old_logprob_n is undefined. If the column `chosen` is empty, so is chosen_n.
-EntryColumns read_entries(const StepColumns& columns, const sp::MicroBatch& batch,
-                          int64_t first_token, at::ScalarType dtype);
+// The columns that the policy losses read, by name (update_loss.h). If the column `old` is empty,
+// the old policy is the current one and old_logprob is not there. If `chosen` is empty, it is not
+// there either.
+// Shapes: each [n] in dtype, but sample, which is int64.
+engine::Columns loss_columns(const StepColumns& columns, const sp::MicroBatch& batch,
+                             int64_t first_token, at::ScalarType dtype);
 
 // The mini-batch as inputs of a model runner that only evaluates. `local` must outlive the result.
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
@@ -99,7 +100,7 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
 std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const StepColumns& columns,
                                               at::ScalarType dtype);
 
-// policy_inputs() for training. The columns of each are an EntryColumns::list().
+// policy_inputs() for training, with loss_columns().
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype);
 

@@ -103,23 +103,18 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
     const auto of = [&](const std::vector<double>& column) {
       return read_column(column, *input.batch, mini_batch.first_token, dtype);
     };
-    input.columns_n = {of(columns.value), of(columns.returns)};
-    statistics += ValueStatistics::of(input.columns_n[0], input.columns_n[1]);
+    input.columns.set("value", of(columns.value));
+    input.columns.set("returns", of(columns.returns));
+    statistics += ValueStatistics::of(input.columns["value"], input.columns["returns"]);
   }
   Figures figures;
-  runner_.train(inputs,
-                [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
-                  return value_loss(output.values_n, columns_n[0], columns_n[1], token_weight,
-                                    config_.value_clip, figures);
-                });
+  runner_.train(inputs, [&](const engine::HeadOutput& output, const engine::Columns& inputs_n) {
+    return value_loss(output.values_n, inputs_n["value"], inputs_n["returns"], token_weight,
+                      config_.value_clip, figures);
+  });
   const auto step = runner_.step(learning_rate, config_.max_grad_norm, figures.take());
   return {StepFigures::reduce(step.sums, *control_), reduce(statistics, *control_), step.grad_norm,
           learning_rate};
-}
-
-void Critic::save(const fs::path& dir) const {
-  fs::create_directories(dir);
-  engine::save_value_model(*model_, dir);
 }
 
 }  // namespace ringside::rl

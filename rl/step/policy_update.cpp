@@ -76,12 +76,12 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
     replayed_routes +=
         input.routes_sLK.defined() ? static_cast<double>(input.routes_sLK.numel()) : 0.0;
   }
-  const auto work = policy.train(
-      inputs, [&](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n) {
+  const auto work =
+      policy.train(inputs, [&](const engine::HeadOutput& output, const engine::Columns& columns) {
         if (output.changed_routes.defined()) {
           figures.sum(kChangedRoutes, output.changed_routes);
         }
-        return loss(output, columns_n, figures);
+        return loss(output, columns, figures);
       });
   const auto step = policy.step(size.learning_rate, size.max_grad_norm, figures.take());
   UpdateResult result = reduce(step.sums, work, replayed_routes, control);

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::rl {
 
-// The loss over the entries of one input, a differentiable scalar, and its figures. columns_n: the
+// The loss over the entries of one input, a differentiable scalar, and its figures. columns: the
 // input's, on the device.
-using LossFunction = std::function<at::Tensor(
-    const engine::HeadOutput& output, std::span<const at::Tensor> columns_n, Figures& figures)>;
+using LossFunction = std::function<at::Tensor(const engine::HeadOutput& output,
+                                              const engine::Columns& columns, Figures& figures)>;
 
 // Figures of sequence parallelism in one update, over all ranks.
 struct SequenceFigures {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "rl/algorithm/covariance_choice.h"
+#include "rl/losses/policy_loss.h"
 
 namespace ringside::rl {
 namespace {
@@ -16,7 +16,7 @@ bool kl_before_updates(const AlgorithmConfig& config) {
 // Whether advantages, corrections or the choice of tokens are computed from old log-probs.
 bool reads_old(const AlgorithmConfig& config) {
   return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config) ||
-         chooses_by_covariance(config.loss);
+         policy_loss(config.loss).choose != nullptr;
 }
 
 using Figure = at::Tensor engine::HeadOutput::*;

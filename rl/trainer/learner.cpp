@@ -2,8 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "rl/algorithm/adaptive.h"
-#include "rl/algorithm/covariance_choice.h"
 
 namespace ringside::rl {
 namespace {
@@ -16,15 +17,14 @@ constexpr const char* kCriticPart = "critic";
 Learner::Learner(TrainingRun& run)
     : run_(run),
       config_(run.config()),
-      reference_(make_reference(config_, run.decoder(), run.comms())) {
+      reference_(make_reference(config_, run.decoder(), run.ranks().comms())) {
   if (reference_ && reference_->moves()) {
     run.add_checkpointed_model(kReferencePart, reference_->runner());
   }
   if (config_.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    critic_ = std::make_unique<Critic>(config_, run.comms());
+    critic_ = std::make_unique<Critic>(config_, run.ranks().comms());
     run.add_checkpointed_model(kCriticPart, critic_->runner());
-    run.add_final_part({[this](const auto& dir) { critic_->save(dir / kCriticPart); },
-                        [this] { critic_->join_save(); }});
+    run.add_final_model(kCriticPart, std::as_const(*critic_).model());
   }
 }
 
@@ -50,7 +50,7 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
       }
     }
     apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,
-                           run_.comms());
+                           run_.ranks().comms());
   }
   return mini_batches;
 }
@@ -58,7 +58,7 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
 void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
   const ScoringModels models{run_.policy(), reference_ ? &reference_->runner() : nullptr,
                              critic_ ? &critic_->runner() : nullptr};
-  score_step(batch.columns, mini_batches, models, config_, run_.comms());
+  score_step(batch.columns, mini_batches, models, config_, run_.ranks().comms());
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
@@ -76,17 +76,22 @@ StepAdvantages Learner::compute_advantages(StepBatch& batch) {
 }
 
 void Learner::choose_tokens(StepBatch& batch) const {
-  if (!chooses_by_covariance(config_.algorithm.loss)) {
+  const PolicyLoss& loss = rl::policy_loss(config_.algorithm.loss);
+  if (loss.choose == nullptr) {
     return;
   }
-  std::vector<double>& chosen = batch.columns.chosen;
+  StepColumns& columns = batch.columns;
   for (const MiniBatch& mini_batch : batch.mini_batches) {
     // Tokens have another place in another step, so the step's number is part of the seed.
+    const auto part_of = [&](const std::vector<double>& column) {
+      return std::span(column).subspan(mini_batch.first_token, mini_batch.loss_tokens);
+    };
     const ChoicePart part{
-        mini_batch.first_token, mini_batch.loss_tokens,
+        part_of(columns.advantage), part_of(columns.old),
+        static_cast<uint64_t>(mini_batch.first_token),
         static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + run_.state().step};
-    const auto of_part = choose_by_covariance(batch.columns, part, config_.algorithm);
-    chosen.insert(chosen.end(), of_part.begin(), of_part.end());
+    const auto of_part = loss.choose(part, config_.algorithm.loss_options());
+    columns.chosen.insert(columns.chosen.end(), of_part.begin(), of_part.end());
   }
 }
 
@@ -101,14 +106,10 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
   const LossContext context{
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
-      run_.comms().tensors(sp::axes::kSp).get()};
-  return [this, context](const engine::HeadOutput& output, std::span<const at::Tensor> columns_n,
+      run_.ranks().comms().tensors(sp::axes::kSp).get()};
+  return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
-    EntryColumns entries = EntryColumns::from(columns_n);
-    if (!entries.old_logprob_n.defined()) {  // no extra pass: the old policy is the current one
-      entries.old_logprob_n = output.logprobs_n.detach();
-    }
-    return policy_gradient_loss(output.logprobs_n, output.entropy_n, entries, config_.algorithm,
+    return policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
                                 context, figures);
   };
 }

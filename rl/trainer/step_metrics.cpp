@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "rl/algorithm/advantages.h"
-#include "rl/algorithm/covariance_choice.h"
 #include "rl/data/rollout_rewards.h"
 
 namespace ringside::rl {
@@ -232,7 +231,7 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
     metrics.emplace_back("clip_ratio/high_mean", high);
     metrics.emplace_back("clip_ratio/region_mean", low + high);
     metrics.emplace_back("actor/ppo_kl", figures["old_kl"]);
-    if (chooses_by_covariance(algorithm.loss)) {
+    if (policy_loss(algorithm.loss).choose != nullptr) {
       metrics.emplace_back("clip_ratio/covariance", figures["chosen"]);
     }
     const auto passes = static_cast<std::size_t>(config.train.num_mini_batches);

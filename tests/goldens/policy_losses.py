@@ -5,6 +5,7 @@ tests/rl/policy_objective_test.cpp takes its expected values. Run it again after
     .env/oracle/bin/python tests/goldens/policy_losses.py
 """
 
+import math
 import pathlib
 
 import torch
@@ -105,6 +106,14 @@ def gmpo(lp, old, adv, low, high):
     return -adv * torch.exp(per_sequence(g, torch.mean))
 
 
+def vespo(lp, old, adv, k_positive=2.0, lambda_positive=3.0, k_negative=3.0, lambda_negative=2.0):
+    """TRL's: the log-prob weighed by w^k exp(lambda (1 - w)), w the product of a sequence's ratios, held fixed."""
+    log_w = torch.clamp(per_sequence((lp - old).detach(), torch.sum), math.log(1e-8), 20)
+    k = torch.full_like(adv, k_negative).masked_fill(adv >= 0, k_positive)
+    decay = torch.full_like(adv, lambda_negative).masked_fill(adv >= 0, lambda_positive)
+    return -torch.exp(log_w) ** k * torch.exp(decay * (1 - torch.exp(log_w))) * adv * lp
+
+
 def kl(name, lp, ref, old, k3_bound=None, bound=None):
     """k3_bound as verl's kl_penalty, bound as OpenRLHF's and AReaL's: torch.clamp, whose gradient is 0 beyond."""
     d = lp - ref
@@ -169,6 +178,12 @@ SEQUENCE_LOSSES = {
     "gmpo": (
         {"loss": "gmpo", "clip_low": 0.3, "clip_high": 0.4},
         lambda lp, old, a: gmpo(lp, old, a, 0.3, 0.4),
+    ),
+    "vespo": ({"loss": "vespo"}, vespo),
+    "vespo, other weights": (
+        {"loss": "vespo", "vespo.k_positive": 0.5, "vespo.lambda_positive": 0.25}
+        | {"vespo.k_negative": 1.5, "vespo.lambda_negative": 0.75},
+        lambda lp, old, a: vespo(lp, old, a, 0.5, 0.25, 1.5, 0.75),
     ),
 }
 KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]

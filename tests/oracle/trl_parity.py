@@ -49,6 +49,7 @@ CASES = [
         ["preset=trl_sapo", "importance_level=sequence"],
         {"loss_type": "sapo", "importance_sampling_level": "sequence"},
     ),
+    (0.0, 2, ["loss=vespo"], {"loss_type": "vespo"}),
     (0.0, 2, ["advantage.std=batch"], {"scale_rewards": "batch"}),
     (0.0, 2, ["advantage.std=none"], {"scale_rewards": "none"}),
     (0.0, 1, ["entropy_coef=0.05"], {"entropy_coef": 0.05}),

@@ -45,6 +45,7 @@ const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov.ratio=1",
 const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov.ratio=1",
                    "algorithm.num_iterations=2"};
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
+const Words kVespo{"algorithm.loss=vespo", "algorithm.num_iterations=3"};
 
 std::vector<Effect> algorithm_effects() {
   const Words entropy{"algorithm.entropy_coef=0.1"};
@@ -91,6 +92,10 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.cispo.bounds", "absolute", recorded, with(kTwice, {"algorithm.loss=cispo"})},
       {"algorithm.sapo.tau_positive", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
       {"algorithm.sapo.tau_negative", "5.0", recorded, with(kTwice, {"algorithm.loss=sapo"})},
+      {"algorithm.vespo.k_positive", "0.5", recorded, kVespo},
+      {"algorithm.vespo.lambda_positive", "0.5", recorded, kVespo},
+      {"algorithm.vespo.k_negative", "0.5", recorded, kVespo},
+      {"algorithm.vespo.lambda_negative", "0.5", recorded, kVespo},
       {"algorithm.clip_cov.ratio", "0.01", recorded, kClipCov},
       {"algorithm.clip_cov.lb", "4.9", recorded, kClipCov},
       {"algorithm.clip_cov.ub", "0.001", recorded, kClipCov},

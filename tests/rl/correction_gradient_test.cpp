@@ -5,7 +5,7 @@
 #include <random>
 
 #include "rl/algorithm/correction.h"
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 #include "tests/rl/formula_config.h"
 #include "tests/support/catch.h"
 
@@ -63,15 +63,15 @@ at::Tensor gradient_of_pulls(const Bandit& bandit, const rl::AlgorithmConfig& co
   }
   table.rollout = values_of(bandit.logprob(kSamplerTemperature));
   table.old = values_of(bandit.logprob(1.0));
-  rl::EntryColumns entries;
-  entries.sample_n = at::arange(kPulls, at::kLong);
-  entries.rollout_logprob_n = bandit.logprob(kSamplerTemperature);
+  engine::Columns entries;
+  entries.set("sample", at::arange(kPulls, at::kLong));
+  entries.set("rollout_logprob", bandit.logprob(kSamplerTemperature));
   const bool bypass = config.old_logprobs == rl::OldLogprobs::kRollout;
-  entries.old_logprob_n = bandit.logprob(bypass ? kSamplerTemperature : 1.0);
-  entries.advantage_n = bandit.reward.index_select(0, bandit.arm);
-  entries.weight_n = at::ones({kPulls}, at::kDouble);
-  entries.correction_n =
-      at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble);
+  entries.set("old_logprob", bandit.logprob(bypass ? kSamplerTemperature : 1.0));
+  entries.set("advantage", bandit.reward.index_select(0, bandit.arm));
+  entries.set("weight", at::ones({kPulls}, at::kDouble));
+  entries.set("correction",
+              at::tensor(rl::correction_weights(table, config.correction).weight, at::kDouble));
   const at::Tensor logits =
       bandit.logits.expand({kPulls, bandit.logits.size(0)}).clone().requires_grad_();
   const at::Tensor logprob =

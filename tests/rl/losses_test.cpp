@@ -1,10 +1,9 @@
 // Guards: the wrong branch of the clip, a KL of the wrong sign or direction, weights that do not
 // reach the gradient, and a rank without tokens that breaks the backward. Oracles: closed forms and
 // finite differences in fp64.
-#include "rl/losses/losses.h"
-
 #include <cmath>
 
+#include "rl/step/update_loss.h"
 #include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
 
@@ -12,21 +11,21 @@ using namespace ringside;
 
 namespace {
 
-rl::EntryColumns make_entries(const std::vector<double>& old_logprob,
-                              const std::vector<double>& reference,
-                              const std::vector<double>& advantage,
-                              const std::vector<double>& weight) {
+engine::Columns make_entries(const std::vector<double>& old_logprob,
+                             const std::vector<double>& reference,
+                             const std::vector<double>& advantage,
+                             const std::vector<double>& weight) {
   const auto column = [](const std::vector<double>& values) {
     return at::tensor(values, at::kDouble);
   };
-  rl::EntryColumns entries;
-  entries.old_logprob_n = column(old_logprob);
-  entries.rollout_logprob_n = column(old_logprob);
-  entries.reference_logprob_n = column(reference);
-  entries.advantage_n = column(advantage);
-  entries.weight_n = column(weight);
-  entries.correction_n = at::ones_like(entries.weight_n);
-  entries.sample_n = at::zeros({entries.weight_n.size(0)}, at::kLong);
+  engine::Columns entries;
+  entries.set("old_logprob", column(old_logprob));
+  entries.set("rollout_logprob", column(old_logprob));
+  entries.set("reference_logprob", column(reference));
+  entries.set("advantage", column(advantage));
+  entries.set("weight", column(weight));
+  entries.set("correction", at::ones_like(entries["weight"]));
+  entries.set("sample", at::zeros({entries["weight"].size(0)}, at::kLong));
   return entries;
 }
 
@@ -36,7 +35,7 @@ struct Loss {
   rl::StepFigures figures;
 };
 
-Loss loss_of(const at::Tensor& logprob, const rl::EntryColumns& entries,
+Loss loss_of(const at::Tensor& logprob, const engine::Columns& entries,
              const rl::AlgorithmConfig& config) {
   rl::Figures figures;
   const at::Tensor value = rl::policy_gradient_loss(logprob, at::ones_like(logprob.detach()),
@@ -118,8 +117,8 @@ TEST_CASE("figures of a loss: counts, clip shares, mismatch") {
   const auto entries =
       make_entries({-0.5, -1.5, -1.0}, {0, 0, 0}, {1.0, -1.0, 1.0}, {0.5, 0.25, 0.25});
   const at::Tensor logprob = at::tensor({0.0, -2.0, -1.0}, at::kDouble);
-  rl::EntryColumns sampled = entries;
-  sampled.rollout_logprob_n = at::full({3}, -1.0, at::kDouble);
+  engine::Columns sampled = entries;
+  sampled.set("rollout_logprob", at::full({3}, -1.0, at::kDouble));
   const auto figures = loss_of(logprob, sampled, config).figures;
   CHECK(figures["tokens"] == 3);
   CHECK(figures["entropy"] == Approx(1.0));
@@ -177,7 +176,7 @@ TEST_CASE("a rank without tokens still has a gradient path") {
   result.value.backward();
   CHECK(hidden.grad().defined());
   rl::Figures figures;
-  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries.weight_n, figures)
+  CHECK(rl::sft_loss(hidden * 2.0, at::zeros({0}, at::kDouble), entries["weight"], figures)
             .requires_grad());
 }
 
@@ -185,6 +184,6 @@ TEST_CASE("sft is the weighted negative log-likelihood") {
   const auto entries = make_entries({0, 0}, {0, 0}, {0, 0}, {0.5, 0.25});
   const at::Tensor logprob = at::tensor({-2.0, -4.0}, at::kDouble);
   rl::Figures figures;
-  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), entries.weight_n, figures).item<double>() ==
+  CHECK(rl::sft_loss(logprob, at::zeros_like(logprob), entries["weight"], figures).item<double>() ==
         Approx(2.0));
 }

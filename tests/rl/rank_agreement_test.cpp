@@ -144,7 +144,7 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
          "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
     const auto source = rl::make_file_source(kAgreementGoldens / "plain.jsonl", config);
-    rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
+    rl::train_rl(run, run.ranks().is_main() ? source.get() : nullptr);
   });
   if (differing.empty()) {
     CHECK(errors == std::vector<std::string>(2));
@@ -162,7 +162,7 @@ TEST_CASE("ranks compare a reference whose matrices are packed, and train") {
         {"lora.rank=2", "lora.alpha=4", "lora.base=int8", "algorithm.kl_coef=0.1"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
     const auto source = rl::make_file_source(kAgreementGoldens / "plain.jsonl", config);
-    rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
+    rl::train_rl(run, run.ranks().is_main() ? source.get() : nullptr);
   });
   CHECK(errors == std::vector<std::string>(2));
   CHECK(fs::exists(dir.path() / "run/checkpoint-final"));

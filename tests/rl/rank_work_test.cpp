@@ -1,7 +1,7 @@
 // Guards: ranks that give up in a collective while another is busy - loading, saving, publishing -
 // for longer than collectives may take; a rank that fails while the others wait for ever; a clock
 // or a signal of one rank that divides them; a model that has diverged and is saved or published.
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +11,7 @@
 #include "rl/config/load.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/trainer.h"
+#include "rl/trainer/waiting_round.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -44,11 +45,14 @@ class SlowSource final : public rl::RolloutSource {
   SlowSource(const rl::Config& config, milliseconds delay)
       : file_(rl::make_file_source(kWorkGoldens / "plain.jsonl", config)), delay_(delay) {}
 
-  void publish(const engine::Decoder&, int64_t version, int64_t) override {
-    std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
-    published.push_back(version);
+  engine::WeightSink weight_sink(int64_t version, int64_t) override {
+    return [this, version](engine::UnitExport& units) {
+      while (units.next()) {
+      }
+      std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
+      published.push_back(version);
+    };
   }
-  bool reads_weights(int64_t) const override { return false; }
   std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
     return file_->poll(step, timeout);
   }
@@ -74,7 +78,7 @@ TEST_CASE(
           std::this_thread::sleep_for(mesh.rank() == 0 ? kLonger : milliseconds(10));
           ++done;
         };
-        rl::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(work_config()),
+        sp::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(work_config()),
                           all_work || mesh.rank() == 0 ? work : std::function<void()>());
         CHECK(done == (all_work ? 2 : 1));
       },
@@ -86,7 +90,7 @@ TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in it
   std::vector<std::string> errors(4);
   test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     try {
-      rl::run_rank_work(*comms.control(sp::axes::kLoss), milliseconds(100), [&] {
+      sp::run_rank_work(*comms.control(sp::axes::kLoss), milliseconds(100), [&] {
         if (mesh.rank() == 1 || mesh.rank() == 3) {
           throw std::invalid_argument("no such file");
         }
@@ -113,7 +117,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
           }
         };
         rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
-        rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
+        rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
         CHECK(run.state().step == 2);
       },
       kTimeout);
@@ -132,7 +136,7 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
     const auto signal = [&]() -> int { return mesh.rank() == told && ++asked > 3 ? SIGTERM : 0; };
     rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
     SlowSource source(config, milliseconds(0));
-    rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
+    rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
     CHECK(run.stop_signal() == SIGTERM);
     steps[mesh.rank()] = run.state().step;
   });

@@ -66,7 +66,7 @@ rl::UpdateResult update(const std::vector<sp::Document>& documents, const sp::Me
     engine::ModelRunner policy(make_model(), comms, engine::AdamWOptions{});
     const rl::LocalBatch local{sp::collate(documents, mesh, {{4, 2, 8}, budget, options}), 0};
     const auto inputs = rl::model_inputs(local, {}, at::kDouble);
-    const auto loss = [](const engine::HeadOutput& output, std::span<const at::Tensor>,
+    const auto loss = [](const engine::HeadOutput& output, const engine::Columns&,
                          rl::Figures& figures) {
       return rl::sft_loss(output.logprobs_n, output.entropy_n,
                           at::full_like(output.logprobs_n.detach(), 0.01), figures);

@@ -2,11 +2,17 @@
 // token, a mismatch figure that is another than its name says. Oracle: closed forms.
 #include "rl/trainer/step_metrics.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
+#include "tests/support/ranks.h"
 
 using namespace ringside;
 
@@ -42,13 +48,14 @@ rl::Metrics step_metrics(double difference, std::vector<bridge::Rollout> rollout
   const auto batch = rl::make_step_batch(rollouts, config);
   const auto advantages =
       rl::step_advantages(batch.columns, batch.rewards, 2, config.algorithm, 0.0);
-  rl::EntryColumns entries;
-  entries.sample_n = at::tensor(std::vector<int64_t>{0, 1}, at::kLong);
-  entries.rollout_logprob_n = at::tensor({-1.0, -1.0}, at::kDouble);
+  engine::Columns entries;
+  entries.set("sample", at::tensor(std::vector<int64_t>{0, 1}, at::kLong));
+  entries.set("rollout_logprob", at::tensor({-1.0, -1.0}, at::kDouble));
   const at::Tensor logprob = at::tensor({-1.0 + difference, -1.0 - difference}, at::kDouble);
-  entries.old_logprob_n = logprob;
-  entries.advantage_n = at::tensor({1.0, -1.0}, at::kDouble);
-  entries.weight_n = entries.correction_n = at::ones({2}, at::kDouble);
+  entries.set("old_logprob", logprob);
+  entries.set("advantage", at::tensor({1.0, -1.0}, at::kDouble));
+  entries.set("weight", at::ones({2}, at::kDouble));
+  entries.set("correction", at::ones({2}, at::kDouble));
   rl::StepUpdates updates;
   rl::Figures figures;
   rl::policy_gradient_loss(logprob, at::zeros({2}, at::kDouble), entries, config.algorithm, {},
@@ -155,4 +162,26 @@ TEST_CASE("a step in which only the critic learns has no figures of the policy")
   CHECK(rl::add_alarms(metrics).empty());
   CHECK(value_of(metrics, "reward") == 0.5);
   CHECK(rl::sequence_metrics({}).size() == 6);
+}
+
+TEST_CASE("a figure's sum over four ranks does not depend on the figures beside it") {
+  // 1 + 1e16 - 1e16 is 0 or 1, depending on which numbers are added first.
+  const std::array<double, 4> of_rank{-1e16, 1.0, 1e16, 1.0};
+  std::array<std::vector<double>, 4> found;
+  test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const at::Tensor loss =
+        at::scalar_tensor(of_rank[mesh.rank()], at::TensorOptions().dtype(at::kDouble));
+    for (const int64_t others : {0, 3, 8, 15, 40}) {
+      rl::Figures figures;
+      for (int64_t i = 0; i < others; ++i) {
+        figures.sum("a figure before it " + std::to_string(i), loss);
+      }
+      figures.sum("loss", loss);
+      found[mesh.rank()].push_back(
+          rl::StepFigures::reduce(figures.take().fetch(), *comms.control(sp::axes::kLoss))["loss"]);
+    }
+  });
+  for (const std::vector<double>& of_one : found) {
+    CHECK(of_one == std::vector<double>(5, found[0][0]));
+  }
 }

@@ -9,7 +9,7 @@
 
 #include "engine/io/hf_directory.h"
 #include "engine/models/random_weights.h"
-#include "engine/models/whole_weights.h"
+#include "engine/models/weight_export.h"
 #include "engine/runner/layer_memory.h"
 #include "rl/setup/memory_of_rank.h"
 #include "rl/setup/model_setup.h"
@@ -146,7 +146,10 @@ TEST_CASE("a whole copy of a policy in host memory is on the device, in the comp
       [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
         const auto policy = rl::load_policy(config, rl::compute_context(config, comms));
         const int64_t before = scope.current_bytes(static_cast<int>(ranks.rank()));
-        const auto whole = engine::whole_copy(*policy);
+        std::unique_ptr<engine::Decoder> whole;
+        engine::export_weights(
+            *policy, [&](engine::UnitExport& units) { whole = engine::whole_copy(units); },
+            *comms.control(sp::axes::kLoss));
         const int64_t bytes = scope.current_bytes(static_cast<int>(ranks.rank())) - before;
         CHECK(static_cast<double>(bytes) ==
               Approx(2.0 * static_cast<double>(engine::elements(engine::decoder_specs(model))))

@@ -86,7 +86,7 @@ inline std::vector<sp::Document> uneven_documents(int64_t count = 9) {
 }
 
 // The loss that is trained: a scalar, differentiable.
-inline at::Tensor entropy_loss(const engine::HeadOutput& output, std::span<const at::Tensor>) {
+inline at::Tensor entropy_loss(const engine::HeadOutput& output, const engine::Columns&) {
   // Entropies take part, so that both outputs of the head have a gradient.
   return -(output.logprobs_n + 0.1 * output.entropy_n).sum() / 60.0;
 }

@@ -156,7 +156,7 @@ class Run {
     delta_s.push_back(publish(next, delta_cpu_s));
     base_ = snapshot(++version_);  // the same bytes under another version
     dense_s.push_back(publish(base_, dense_cpu_s));
-    const auto block = blocks_.take(rl::PublishedParameters(decoder_).bytes(at::kBFloat16));
+    const auto block = blocks_.take(engine::WeightView(decoder_).bytes(at::kBFloat16));
     base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block),
                           block);
     std::vector<double> ignored;

@@ -1,4 +1,4 @@
-#include "rl/losses/policy_objective.h"
+#include "rl/step/policy_objective.h"
 
 #include <ATen/ATen.h>
 
@@ -34,7 +34,9 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
   const at::Tensor of_token = (terms.logprob_n - terms.old_n).clamp(-kMaxLogRatio, kMaxLogRatio);
   const PolicyLoss& loss = policy_loss(config.loss);
   if (loss.own_log_ratio != nullptr) {
-    return loss.own_log_ratio(terms, of_token, config, sequences);
+    const LossOptions options = config.loss_options();
+    return loss.own_log_ratio({terms.logprob_n, terms.old_n, terms.advantage_n, terms.chosen_n,
+                               of_token, sequences, options});
   }
   if (config.importance_level == ImportanceLevel::kSequence) {
     return in_token_form(sequences.of({of_token})[0], terms.logprob_n);
@@ -43,8 +45,11 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
 }
 
 at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
-                            const AlgorithmConfig& config) {
-  return policy_loss(config.loss).term(terms, log_ratio_n, config);
+                            const AlgorithmConfig& config, const SequenceMeans& sequences) {
+  const LossOptions options = config.loss_options();
+  return policy_loss(config.loss)
+      .term({terms.logprob_n, terms.old_n, terms.advantage_n, terms.chosen_n, log_ratio_n,
+             sequences, options});
 }
 
 at::Tensor kl_estimate(const at::Tensor& logprob_n, const at::Tensor& reference_n,

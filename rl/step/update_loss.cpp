@@ -1,11 +1,11 @@
-#include "rl/losses/losses.h"
+#include "rl/step/update_loss.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "rl/algorithm/kl_estimators.h"
-#include "rl/losses/policy_objective.h"
+#include "rl/step/policy_objective.h"
 
 namespace ringside::rl {
 namespace {
@@ -26,50 +26,54 @@ void add_mismatch(Figures& figures, const at::Tensor& trainer_n, const at::Tenso
 }
 
 void add_ratios(Figures& figures, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n,
-                const EntryColumns& entries, const AlgorithmConfig& config) {
-  const auto [low, high] = ratio_bounds(config);
+                const at::Tensor& old_n, const engine::Columns& entries,
+                const AlgorithmConfig& config) {
+  const auto [low, high] = ratio_bounds(policy_loss(config.loss), config.loss_options());
   const at::Tensor ratio = log_ratio_n.exp();
-  figures.mean("clipped_low", at::logical_and(entries.advantage_n < 0, ratio < low));
-  figures.mean("clipped_high", at::logical_and(entries.advantage_n > 0, ratio > high));
-  figures.mean("old_kl", entries.old_logprob_n - logprob_n);
+  figures.mean("clipped_low", at::logical_and(entries["advantage"] < 0, ratio < low));
+  figures.mean("clipped_high", at::logical_and(entries["advantage"] > 0, ratio > high));
+  figures.mean("old_kl", old_n - logprob_n);
 }
 
 // Tokens of sequences that correction.opsm_delta masks out.
-at::Tensor left_out_by_opsm(const at::Tensor& logprob_n, const EntryColumns& entries,
+at::Tensor left_out_by_opsm(const at::Tensor& logprob_n, const engine::Columns& entries,
                             const AlgorithmConfig& config, const SequenceMeans& sequences) {
-  const at::Tensor drift = sequences.of({entries.rollout_logprob_n - logprob_n})[0];
-  return at::logical_and(entries.advantage_n.lt(0), drift.gt(config.correction.opsm_delta));
+  const at::Tensor drift = sequences.of({entries["rollout_logprob"] - logprob_n})[0];
+  return at::logical_and(entries["advantage"].lt(0), drift.gt(config.correction.opsm_delta));
 }
 
 // The sum that the bonus multiplies.
-at::Tensor entropy_of(const at::Tensor& entropy_n, const EntryColumns& entries,
+at::Tensor entropy_of(const at::Tensor& entropy_n, const engine::Columns& entries,
                       const AlgorithmConfig& config) {
   return config.entropy_aggregation == EntropyAggregation::kLoss
-             ? (entries.weight_n * entropy_n).sum()
+             ? (entries["weight"] * entropy_n).sum()
              : entropy_n.sum();
 }
 
 }  // namespace
 
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
-                                const EntryColumns& entries, const AlgorithmConfig& config,
+                                const engine::Columns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures) {
-  const SequenceMeans sequences(entries.sample_n, context.num_sequences, context.sequence);
-  const PolicyTerms terms{logprob_n, entries.old_logprob_n, entries.advantage_n, entries.chosen_n};
+  const SequenceMeans sequences(entries["sample"], context.num_sequences, context.sequence);
+  const at::Tensor old = entries.has("old_logprob") ? entries["old_logprob"] : logprob_n.detach();
+  const at::Tensor chosen = entries.has("chosen") ? entries["chosen"] : at::Tensor();
+  const PolicyTerms terms{logprob_n, old, entries["advantage"], chosen};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
-  at::Tensor per_token = entries.correction_n * policy_objective(terms, log_ratio, config);
+  at::Tensor per_token =
+      entries["correction"] * policy_objective(terms, log_ratio, config, sequences);
   if (config.correction.opsm_delta > 0) {
     const at::Tensor left_out = left_out_by_opsm(logprob_n.detach(), entries, config, sequences);
     figures.mean("opsm_masked", left_out);
     per_token = per_token * left_out.logical_not().to(logprob_n.scalar_type());
   }
-  const at::Tensor policy_loss = (entries.weight_n * per_token).sum();
+  const at::Tensor policy_loss = (entries["weight"] * per_token).sum();
   at::Tensor loss = policy_loss;
   if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
     const at::Tensor& other =
-        config.kl_to == KlTo::kRollout ? entries.rollout_logprob_n : entries.reference_logprob_n;
+        config.kl_to == KlTo::kRollout ? entries["rollout_logprob"] : entries["reference_logprob"];
     const at::Tensor kl = kl_estimate(logprob_n, other, log_ratio, config, sequences);
-    loss = loss + context.kl_coef * (entries.weight_n * kl).sum();
+    loss = loss + context.kl_coef * (entries["weight"] * kl).sum();
     figures.mean("kl", kl);
   }
   if (context.entropy_coef != 0.0) {
@@ -77,15 +81,14 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
     const double divisor = config.entropy_aggregation == EntropyAggregation::kLoss ? 1.0 : tokens;
     loss = loss - context.entropy_coef / divisor * entropy_of(entropy_n, entries, config);
   }
-  if (entries.chosen_n.defined()) {
-    figures.mean("chosen", entries.chosen_n);
+  if (chosen.defined()) {
+    figures.mean("chosen", chosen);
   }
   figures.count(logprob_n);
   figures.mean("entropy", entropy_n);
-  add_ratios(figures, log_ratio.detach(), logprob_n.detach(), entries, config);
+  add_ratios(figures, log_ratio.detach(), logprob_n.detach(), old, entries, config);
   const bool old_is_trainer = config.old_logprobs == OldLogprobs::kRecompute;
-  add_mismatch(figures, old_is_trainer ? entries.old_logprob_n : logprob_n.detach(),
-               entries.rollout_logprob_n);
+  add_mismatch(figures, old_is_trainer ? old : logprob_n.detach(), entries["rollout_logprob"]);
   figures.sum("policy_loss", policy_loss);
   figures.sum("loss", loss);
   return loss;

@@ -7,10 +7,17 @@
 #include <ATen/core/Tensor.h>
 
 #include "rl/config/config.h"
-#include "rl/losses/policy_loss.h"
+#include "rl/losses/loss_inputs.h"
 #include "rl/losses/sequence_means.h"
 
 namespace ringside::rl {
+
+struct PolicyTerms {
+  at::Tensor logprob_n;  // of the current policy; carries the gradient
+  at::Tensor old_n;      // of the policy that the ratio is taken against
+  at::Tensor advantage_n;
+  at::Tensor chosen_n{};  // 1 for tokens that the loss treats apart, else 0; undefined = none
+};
 
 // The log ratio that the loss uses, [n], with gradient:
 //   token      logprob - old, clamped to [-20, 20] as in verl, so that one outlier cannot overflow
@@ -23,8 +30,9 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
                             const SequenceMeans& sequences);
 
 // The loss of each token, [n]: the term of policy_loss(config.loss), whose file has the formula.
+// Collective over: as policy_log_ratio().
 at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
-                            const AlgorithmConfig& config);
+                            const AlgorithmConfig& config, const SequenceMeans& sequences);
 
 // The KL estimate of each token to a reference, [n], of d = logprob - reference (Schulman 2020):
 //   k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d - 1

@@ -1,4 +1,5 @@
-// Losses of the policy over loss tokens as functions of tensors, and their figures.
+// Losses of an update over its loss tokens as functions of tensors, and their figures: policy
+// gradient and fine-tuning.
 // Shapes: n = loss entries of this rank.
 #pragma once
 
@@ -6,8 +7,8 @@
 
 #include <cstdint>
 
+#include "engine/runner/columns.h"
 #include "rl/config/config.h"
-#include "rl/losses/entry_columns.h"
 #include "rl/losses/figures.h"
 #include "sp/mesh/communicator.h"
 
@@ -44,9 +45,13 @@ struct LossContext {
 //   old_logprobs rollout the current policy's.
 // Collective over: context.sequence, if the configuration needs per-sequence values.
 // Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
-// Shapes: logprob_n and entropy_n are [n], in the dtype of the entries.
+// entries: the columns sample (int64: the entry's sequence in its mini-batch), weight,
+// rollout_logprob, reference_logprob, advantage and correction; old_logprob, without which the old
+// policy is the current one; chosen, if the loss chooses tokens.
+// Shapes: logprob_n, entropy_n and the entries are [n], of one floating-point dtype.
+// Throws: c10::Error when an entry is missing.
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
-                                const EntryColumns& entries, const AlgorithmConfig& config,
+                                const engine::Columns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures);
 
 // Negative log-likelihood: loss = -sum of weight * logprob. The gradient flows through logprob_n.
