@@ -30,9 +30,9 @@ ModelConfig config_with_experts() {
                     .per_token = kRoutedPerToken,
                     .intermediate_size = 12,
                     .normalise_weights = true};
-  config.blocks = {{.channel_mixer = ChannelMixerKind::kRoutedExperts},
+  config.blocks = {{.channel_mixer = ChannelMixerKind::kExperts},
                    {.channel_mixer = ChannelMixerKind::kMlp},
-                   {.channel_mixer = ChannelMixerKind::kRoutedExperts}};
+                   {.channel_mixer = ChannelMixerKind::kExperts}};
   return config;
 }
 
