@@ -25,7 +25,8 @@ def test_spec(case: str) -> str:
     escaped = case.replace("\\", "\\\\")
     for special in ',[]"':
         escaped = escaped.replace(special, "\\" + special)
-    return escaped
+    # At the beginning it would mean "all but".
+    return "\\" + escaped if escaped.startswith("~") else escaped
 
 
 def cases_of(executable: str, *spec: str) -> list[str]:
@@ -66,4 +67,5 @@ def main() -> int:
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
