@@ -56,7 +56,7 @@ def main() -> int:
     tests = {case: [test_spec(case)] for case in cases}
     if together == "1":
         tests = {file: ["-#", "-d", "yes", spec] for file, spec in files_of(executable).items()}
-        tests |= {case: [test_spec(case)] for case in alone}
+        tests |= {case: [test_spec(case)] for case in cases if case in alone}
     script = []
     for title, arguments in tests.items():
         test = bracket(f"{name}: {title}")
