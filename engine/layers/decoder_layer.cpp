@@ -122,6 +122,13 @@ std::vector<Weight> DecoderLayer::weights_of(const std::vector<Weight>& matrices
   return weights;
 }
 
+at::Tensor DecoderLayer::mix_channels(const at::Tensor& x_sE, const LayerPass& pass) const {
+  LayerPass read = pass;
+  // The gradient of a norm depends on what it normed.
+  read.tiles.value_read = pass.tiles.value_read || channel_branch_norm_.has_value();
+  return channel_mixer_->forward(x_sE, read);
+}
+
 at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& pass) const {
   const auto branch = [&](const at::Tensor& mixed, const std::optional<Norm>& norm) {
     return norm ? (*norm)(mixed, pass) : mixed;
@@ -129,14 +136,13 @@ at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& p
   if (!token_norm_) {
     const at::Tensor attended =
         hidden_sE + branch(token_mixer_->forward(hidden_sE, pass), token_branch_norm_);
-    return attended + branch(channel_mixer_->forward(attended, pass), channel_branch_norm_);
+    return attended + branch(mix_channels(attended, pass), channel_branch_norm_);
   }
   const ResidualNorm in = token_norm_->of_residual(hidden_sE, pass);
   const at::Tensor mixed = token_mixer_->forward(in.normed, pass);
   const ResidualNorm attended =
       channel_norm_->of_sum(in.residual, branch(mixed, token_branch_norm_), pass);
-  const at::Tensor of_channels = channel_mixer_->forward(attended.normed, pass);
-  return attended.residual + branch(of_channels, channel_branch_norm_);
+  return attended.residual + branch(mix_channels(attended.normed, pass), channel_branch_norm_);
 }
 
 std::vector<DecoderLayer> make_layers(const ModelConfig& config) {

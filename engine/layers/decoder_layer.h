@@ -60,6 +60,8 @@ class DecoderLayer {
 
  private:
   void sort_slots();
+  // What the channel mixer makes of its input.
+  at::Tensor mix_channels(const at::Tensor& x_sE, const LayerPass& pass) const;
 
   std::string prefix_;
   int64_t num_experts_;

@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include <vector>
-
+#include "engine/layers/mlp_tiles.h"
 #include "engine/nn/swiglu.h"
-#include "engine/nn/tiles.h"
 
 namespace ringside::engine {
 
@@ -25,24 +23,9 @@ at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) cons
 }
 
 at::Tensor GatedMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
-  if (pass.tiles.rows == 0) {
-    return of_rows(normed_sE, pass);
-  }
-  if (pass.tiles.value_read) {
-    return apply_in_tiles(normed_sE, pass.tiles.rows,
-                          [&](const at::Tensor& x) { return of_rows(x, pass); });
-  }
-  std::vector<at::Tensor> leaves;
-  gate_up_.append_leaves(pass, leaves);
-  down_.append_leaves(pass, leaves);
-  // The backward runs the rows, when the pass is over.
-  const std::vector<Weight> weights(pass.weights.begin(), pass.weights.end());
-  const auto rows = [this, weights, pass](const at::Tensor& x) {
-    LayerPass of_tile = pass;
-    of_tile.weights = weights;
-    return of_rows(x, of_tile);
-  };
-  return gradient_path_in_tiles(normed_sE, pass.tiles.rows, leaves, rows);
+  return apply_mlp(
+      normed_sE, pass, {&gate_up_, &down_},
+      [this](const at::Tensor& x_sE, const LayerPass& of_tile) { return of_rows(x_sE, of_tile); });
 }
 
 Support GatedMlp::supports(Feature feature) const {

@@ -158,8 +158,8 @@ int64_t count_parameters(const ModelConfig& config) {
     for (const std::vector<ParamSpec>& unit : layer.experts_specs()) {
       sum += elements(unit);
     }
-    const ChannelMixer& mixer = layer.channel_mixer();
-    sum += mixer.supports(Feature::kRouterCorrections) ? mixer.num_experts() : 0;
+    const bool corrected = bool(layer.channel_mixer().supports(Feature::kRouterCorrections));
+    sum += corrected ? config.experts.count : 0;
   }
   return sum;
 }
