@@ -269,16 +269,18 @@ class LiveSource final : public RolloutSource {
         return {{}, "the weights were not published in time"};
       }
     }
-    with_intake([&] { intake_.open_evaluation(work.prompts, work.samples); });
+    with_intake([&] {
+      intake_.endpoint().open_evaluation(work.prompts, static_cast<int32_t>(work.samples));
+    });
     EvaluatorNotice notice;
     int64_t missing = -1;
     do {
       HeldOutAnswers answers;
       const auto progress = with_intake([&] {
-        if (auto samples = intake_.take_evaluation(kEvaluationSlice)) {
+        if (auto samples = intake_.endpoint().take_evaluation(kEvaluationSlice)) {
           answers.samples = std::move(*samples);
         }
-        return intake_.evaluation();
+        return intake_.endpoint().evaluation();
       });
       if (!answers.samples.empty()) {
         return answers;
@@ -289,14 +291,15 @@ class LiveSource final : public RolloutSource {
       notice.tick(progress);
     } while (waits());
     return with_intake([&] {
-      const bridge::EvaluationProgress progress = intake_.evaluation();
-      intake_.end_evaluation();
+      const bridge::EvaluationProgress progress = intake_.endpoint().evaluation();
+      intake_.endpoint().end_evaluation();
       return HeldOutAnswers{{}, describe(progress)};
     });
   }
 
   // Does not wait for a version that is being encoded: rollouts already received are returned.
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
     for (;;) {
       const auto left = std::max(milliseconds::zero(),
@@ -321,7 +324,7 @@ class LiveSource final : public RolloutSource {
   }
   void checkpointed(int64_t step) override {
     const std::lock_guard lock(mutex_);
-    intake_.checkpointed(step);
+    intake_.endpoint().checkpointed(step);
   }
   void finish() override {
     jobs_.wait_idle(kFinish);
@@ -351,8 +354,9 @@ class LiveSource final : public RolloutSource {
     stalls_.add(Clock::now() - begin);
   }
 
-  void write_addresses(bool ended) const {
-    write_endpoint_file(endpoint_file_, {intake_.rollout_address(), intake_.weights_address(),
+  void write_addresses(bool ended) {
+    const bridge::TrainerEndpoint& endpoint = intake_.endpoint();
+    write_endpoint_file(endpoint_file_, {endpoint.rollout_address(), endpoint.weights_address(),
                                          run_id_, trainer_term_, ended});
   }
 

@@ -122,8 +122,10 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   memory.host += memory.policy.host;
-  memory.loading =
-      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak;
+  // Adapters are made last, when nothing else is beside the weights.
+  memory.loading = std::max(
+      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak,
+      memory.policy.weights);
   return memory;
 }
 

@@ -306,8 +306,8 @@ std::string endpoint(const rl::Config& config) {
     std::ostringstream text;
     text << o.rollout_address << o.weights_address << o.heartbeat_interval.count() << " "
          << o.worker_timeout.count() << " " << o.pause_timeout.count() << " "
-         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal_max_bytes
-         << " " << static_cast<int>(o.fsync);
+         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal.max_bytes
+         << " " << static_cast<int>(o.journal.fsync);
     return text.str();
   } catch (const std::exception& error) {  // the key files that are not there
     return error.what();

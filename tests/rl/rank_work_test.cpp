@@ -53,7 +53,8 @@ class SlowSource final : public rl::RolloutSource {
       published.push_back(version);
     };
   }
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     return file_->poll(step, timeout);
   }
 

@@ -115,7 +115,7 @@ class Run {
           TrainerOptions o;
           o.run_id = "bench";
           o.trainer_term = 1;
-          o.journal_directory = folder_.path() / "journal";
+          o.journal.directory = folder_.path() / "journal";
           return o;
         }()) {
     at::manual_seed(1);
@@ -187,7 +187,7 @@ class Run {
     const double cpu = cpu_seconds();
     const auto begin = Clock::now();
     trainer_.publish(weights);
-    if (!trainer_.wait_for_commit(weights->manifest.version, 1, kPatience)) {
+    if (!wait_for_commit(trainer_, weights->manifest.version, 1, kPatience)) {
       throw std::runtime_error("a version was not committed");
     }
     const double seconds = seconds_since(begin);
