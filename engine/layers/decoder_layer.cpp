@@ -169,4 +169,13 @@ bool any_layer_supports(const ModelConfig& config, Feature feature) {
   });
 }
 
+std::optional<sp::StateShape> passed_state(const ModelConfig& config) {
+  for (const DecoderLayer& layer : make_layers(config)) {
+    if (const TokenFlow flow = layer.token_mixer().flow(); flow.state) {
+      return flow.state;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace ringside::engine

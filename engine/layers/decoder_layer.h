@@ -80,6 +80,9 @@ Support supports(const ModelConfig& config, Feature feature);
 // Whether one of them does.
 bool any_layer_supports(const ModelConfig& config, Feature feature);
 
+// The state that a model's layers pass along the documents; nullopt: none does.
+std::optional<sp::StateShape> passed_state(const ModelConfig& config);
+
 // The layers of a model, in order.
 std::vector<DecoderLayer> make_layers(const ModelConfig& config);
 

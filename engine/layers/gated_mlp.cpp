@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "engine/layers/mlp_tiles.h"
 #include "engine/nn/swiglu.h"
 
@@ -13,7 +15,9 @@ GatedMlp::GatedMlp(const ModelConfig& config, ParamTable& table)
 
 GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
                    GateActivation activation, Bias bias)
-    : activation_(activation),
+    : hidden_(hidden),
+      size_(size),
+      activation_(activation),
       gate_up_(table, {{module + ".gate_proj", size}, {module + ".up_proj", size}}, hidden, bias),
       down_(table, {{module + ".down_proj", hidden}}, size, bias) {}
 
@@ -32,6 +36,21 @@ Support GatedMlp::supports(Feature feature) const {
   return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
              ? Support::no("an MLP has no experts")
              : Support::yes();
+}
+
+// It saves gate, up and their product. At the peak there is the down projection's gradient; with
+// tiles, those of all three and a tile's, and a tile's input and output beside the whole.
+Cost GatedMlp::cost(const MixerShape& shape) const {
+  const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
+  const int64_t rows = tile > 0 ? std::min(tile, s) : s;
+  const int64_t tile_in_out = tile > 0 ? (s + 2 * rows) * hidden_ : 0;
+  Cost cost;
+  cost.saved = 3 * s * size_ * shape.compute;
+  cost.recomputed = 3 * rows * size_ * shape.compute;
+  cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
+  cost.matrix = size_ * hidden_;
+  cost.gradients = (tile > 0 ? 5 : 1) * cost.matrix;
+  return cost;
 }
 
 }  // namespace ringside::engine

@@ -10,14 +10,6 @@
 
 namespace ringside::engine {
 
-int64_t attention_sent_bytes(const sp::MicroBatch& batch, int64_t window, int64_t element,
-                             int64_t sums, Recompute recompute) {
-  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
-  const sp::Traffic& traffic = batch.plan(window).plan->traffic;
-  return forwards * sp::forward_bytes(traffic, element) +
-         sp::backward_bytes(traffic, element, sums);
-}
-
 std::unique_ptr<TokenMixer> make_token_mixer(const ModelConfig& config, int64_t layer,
                                              ParamTable& table) {
   switch (config.block(layer).token_mixer) {

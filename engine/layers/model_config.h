@@ -154,7 +154,6 @@ struct ModelConfig {
   }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }
-  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 

@@ -25,10 +25,11 @@ class SoftmaxAttention final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
-  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                     Recompute recompute) const override;
+  Cost cost(const MixerShape& shape) const override;
+  MixerWork work(const RankGrid& grid) const override;
 
  private:
+  sp::HeadShape attention_heads() const { return {heads_, kv_heads_, head_dim_}; }
   // Attention with an output gate, or with RoPE of a part of each head.
   at::Tensor gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
                    const LayerPass& pass) const;
