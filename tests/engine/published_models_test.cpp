@@ -177,7 +177,7 @@ int64_t count_parameters(const ModelConfig& config) {
   return sum;
 }
 
-ModelConfig load(const std::string& config) {
+ModelConfig load_config(const std::string& config) {
   const test::TemporaryDirectory dir;
   test::write_file(dir.path() / "config.json", config);
   return load_model_config(dir.path());
@@ -186,9 +186,9 @@ ModelConfig load(const std::string& config) {
 TEST_CASE("published models: config.json is accepted and gives the card's number of parameters") {
   for (const Published& published : kPublished) {
     INFO(published.model);
-    const ModelConfig config = load(published.config);
+    const ModelConfig config = load_config(published.config);
     CHECK(count_parameters(config) == published.parameters);
-    const ModelConfig again = load(model_config_json(config, "bfloat16"));
+    const ModelConfig again = load_config(model_config_json(config, "bfloat16"));
     CHECK(count_parameters(again) == published.parameters);
     CHECK((again.blocks == config.blocks));
   }

@@ -22,12 +22,12 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
+const fs::path kWorkGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
 constexpr milliseconds kTimeout{1500};
 constexpr milliseconds kLonger{3000};
 
-rl::Config make_config(const std::vector<std::string>& words = {}) {
-  std::vector<std::string> all{"model.path=" + (kGoldens / "policy").string(),
+rl::Config work_config(const std::vector<std::string>& words = {}) {
+  std::vector<std::string> all{"model.path=" + (kWorkGoldens / "policy").string(),
                                "rollout.group_size=4",
                                "rollout.prompts_per_step=2",
                                "rollout.max_completion_tokens=12",
@@ -43,7 +43,7 @@ rl::Config make_config(const std::vector<std::string>& words = {}) {
 class SlowSource final : public rl::RolloutSource {
  public:
   SlowSource(const rl::Config& config, milliseconds delay)
-      : file_(rl::make_file_source(kGoldens / "plain.jsonl", config)), delay_(delay) {}
+      : file_(rl::make_file_source(kWorkGoldens / "plain.jsonl", config)), delay_(delay) {}
 
   engine::WeightSink weight_sink(int64_t version, int64_t) override {
     return [this, version](engine::UnitExport& units) {
@@ -79,7 +79,7 @@ TEST_CASE(
           std::this_thread::sleep_for(mesh.rank() == 0 ? kLonger : milliseconds(10));
           ++done;
         };
-        sp::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(make_config()),
+        sp::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(work_config()),
                           all_work || mesh.rank() == 0 ? work : std::function<void()>());
         CHECK(done == (all_work ? 2 : 1));
       },
@@ -106,7 +106,7 @@ TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in it
 
 TEST_CASE("a save and a publish that take longer than a collective may do not end the run",
           "[serial]") {
-  const auto config = make_config({"checkpoint.every=1"});
+  const auto config = work_config({"checkpoint.every=1"});
   const test::TemporaryDirectory dir;
   SlowSource source(config, kLonger);
   test::run_ranks(
@@ -129,7 +129,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
 TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it",
           "[serial]") {
   const int64_t told = GENERATE(0, 1);
-  const auto config = make_config({"train.steps=1000"});
+  const auto config = work_config({"train.steps=1000"});
   const test::TemporaryDirectory dir;
   std::vector<int64_t> steps(2);
   test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
@@ -151,7 +151,7 @@ TEST_CASE(
     "weights that an optimizer step made infinite are neither published nor saved, and the error "
     "has step and tensor",
     "[serial]") {
-  auto config = make_config({"parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
+  auto config = work_config({"parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
   config.optimizer.learning_rate = 1e39;  // which a recipe cannot set
   const test::TemporaryDirectory dir;
   SlowSource source(config, milliseconds(0));

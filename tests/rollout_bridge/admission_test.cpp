@@ -61,7 +61,7 @@ bool says(TrainerState& state, const std::string& text) {
 }
 
 // The last ERROR for a worker without a session.
-std::optional<ErrorBody> last_error(TrainerState& state) {
+std::optional<ErrorBody> last_refusal(TrainerState& state) {
   std::optional<ErrorBody> found;
   for (const auto& [identity, out] : state.strays()) {
     const Frame frame = std::as_bytes(std::span(out.header));
@@ -127,11 +127,11 @@ TEST_CASE("a worker whose samples are all refused is told to leave, naming the r
   CHECK(trainer.deliver("a", with_id(1, 3, 7, 8)).status == "ACCEPTED");  // begins the count anew
   refuse(15);
   CHECK(trainer.state_of("a") == "ready");
-  CHECK_FALSE(last_error(trainer.state()).has_value());
+  CHECK_FALSE(last_refusal(trainer.state()).has_value());
   (void)trainer.state().drain_events();
   refuse(1);
   CHECK(trainer.state_of("a").empty());
-  const auto error = last_error(trainer.state());
+  const auto error = last_refusal(trainer.state());
   REQUIRE(error.has_value());
   CHECK(error->fatal);
   CHECK(error->reason == "vocabulary");
@@ -226,7 +226,7 @@ TEST_CASE("a worker whose settings would make training wrong does not join; both
     c.change(settings);
     trainer.hello("a", settings);
     CHECK(trainer.state_of("a").empty());
-    const auto error = last_error(trainer.state());
+    const auto error = last_refusal(trainer.state());
     REQUIRE(error.has_value());
     CHECK(error->fatal);
     CHECK(error->reason == "settings");

@@ -14,7 +14,7 @@ using Samples = std::set<std::pair<int64_t, int32_t>>;
 
 constexpr const char* kNotUtf8 = "\xff\xfe";
 
-void be_patient(TrainerOptions& options) { options.worker_timeout = milliseconds(100000000); }
+void never_time_out(TrainerOptions& options) { options.worker_timeout = milliseconds(100000000); }
 
 // The ROLLOUT of a valid rollout with its body changed, as a worker may send it.
 template <class Change>
@@ -246,7 +246,7 @@ TEST_CASE("a lost sample of an unreadable body is made again by the same worker"
 
 TEST_CASE("samples of unreadable bodies go to an idle worker that keeps the rules",
           "[bad-workers]") {
-  StartedTrainer trainer({{"bad", 64}, {"good", 64}}, be_patient);
+  StartedTrainer trainer({{"bad", 64}, {"good", 64}}, never_time_out);
   trainer.grant(groups(0, 8, 4, 0));
   std::size_t bad_was_granted = 0;
   Samples work;
@@ -270,7 +270,7 @@ TEST_CASE("samples of unreadable bodies go to an idle worker that keeps the rule
 
 // After a refusal a worker gets one sample at a time while another one could make it.
 TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[bad-workers]") {
-  StartedTrainer trainer({{"a", 8}, {"b", 16}}, be_patient);
+  StartedTrainer trainer({{"a", 8}, {"b", 16}}, never_time_out);
   trainer.grant(groups(0, 2, 4, 0));
   const Samples of_a = trainer.take_credits("a");
   REQUIRE(of_a.size() == 4);
@@ -291,7 +291,7 @@ TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[
 
 TEST_CASE("a worker that never stages the weights keeps no share after the deadline",
           "[bad-workers]") {
-  StartedTrainer trainer({{"good", 64}}, be_patient);
+  StartedTrainer trainer({{"good", 64}}, never_time_out);
   trainer.hello("mute", 64);
   trainer.grant(groups(0, 8, 4, 0));
   CHECK(trainer.in_flight("good") == 16);
