@@ -1,11 +1,16 @@
 #include "engine/architectures/architecture.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <set>
 #include <string_view>
 
 namespace ringside::engine {
+
+#define RINGSIDE_FAMILY(architecture) extern const Architecture architecture;
+#include "engine/architectures/families.inc"
+#undef RINGSIDE_FAMILY
+
 namespace {
 
 // Fields that do not change the forward in training: bookkeeping of transformers, initialisation,
@@ -81,32 +86,33 @@ const std::set<std::string_view> kWithoutEffect = {
     "use_cache",
 };
 
-constexpr std::array kTable = {&kDeepseekV3, &kGemma3, &kGptOss, &kLlama,    &kMistral,
-                               &kQwen2,      &kQwen3,  &kQwen35, &kQwen3Moe, &kQwen3Next};
+constexpr const Architecture* kTable[] = {
+#define RINGSIDE_FAMILY(architecture) &architecture,
+#include "engine/architectures/families.inc"
+#undef RINGSIDE_FAMILY
+};
 
 }  // namespace
 
 std::span<const Architecture* const> architectures() { return kTable; }
 
 const Architecture* find_architecture(const std::string& model_type) {
-  const auto* const found =
-      std::find_if(kTable.begin(), kTable.end(),
-                   [&](const Architecture* one) { return model_type == one->model_type; });
-  return found == kTable.end() ? nullptr : *found;
+  const auto* const found = std::ranges::find_if(
+      kTable, [&](const Architecture* one) { return model_type == one->model_type; });
+  return found == std::end(kTable) ? nullptr : *found;
 }
 
 const Architecture* find_text_part(const std::string& multimodal_type) {
-  const auto* const found =
-      std::find_if(kTable.begin(), kTable.end(), [&](const Architecture* one) {
-        return one->multimodal_type != nullptr && multimodal_type == one->multimodal_type;
-      });
-  return found == kTable.end() ? nullptr : *found;
+  const auto* const found = std::ranges::find_if(kTable, [&](const Architecture* one) {
+    return one->multimodal_type != nullptr && multimodal_type == one->multimodal_type;
+  });
+  return found == std::end(kTable) ? nullptr : *found;
 }
 
 std::string architecture_names() {
-  std::string names = kTable.front()->model_type;
-  for (std::size_t i = 1; i < kTable.size(); ++i) {
-    names.append(i + 1 == kTable.size() ? " or " : ", ").append(kTable[i]->model_type);
+  std::string names = kTable[0]->model_type;
+  for (std::size_t i = 1; i < std::size(kTable); ++i) {
+    names.append(i + 1 == std::size(kTable) ? " or " : ", ").append(kTable[i]->model_type);
   }
   for (const Architecture* one : kTable) {
     if (one->multimodal_type != nullptr) {

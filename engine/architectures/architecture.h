@@ -1,8 +1,8 @@
 // Table of model architectures, by the model_type of config.json.
 //
-// A new one is a file beside this one and a line in architecture.cpp. Its functions start from the
-// shared fields (shared_fields.h); layers are described by ModelConfig's fields, which
-// engine/models computes with.
+// A new one is a file beside this one, which defines an Architecture, and a line in families.inc.
+// Its functions start from the shared fields (shared_fields.h); layers are described by
+// ModelConfig's fields, which engine/models computes with.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -47,9 +47,5 @@ void refuse_unknown_multimodal_fields(const JsonObject& json);
 // last read.
 // Throws: std::runtime_error naming file and key.
 void refuse_unknown_fields(const JsonObject& json);
-
-// Each of these has a file of its own.
-extern const Architecture kDeepseekV3, kGemma3, kGptOss, kLlama, kMistral, kQwen2, kQwen3, kQwen35,
-    kQwen3Moe, kQwen3Next;
 
 }  // namespace ringside::engine

@@ -2,22 +2,10 @@
 
 #include "engine/architectures/architecture.h"
 #include "engine/architectures/shared_fields.h"
+#include "engine/architectures/sigmoid_experts.h"
 
 namespace ringside::engine {
 namespace {
-
-void expect_text(const JsonObject& json, const char* key, const std::string& expected) {
-  if (const std::string value = json.text(key).value_or(expected); value != expected) {
-    json.fail(key, "is '" + value + "', expected " + expected);
-  }
-}
-
-void expect_integer(const JsonObject& json, const char* key, int64_t expected,
-                    const std::string& why) {
-  if (const int64_t value = json.integer(key).value_or(expected); value != expected) {
-    json.fail(key, "is " + std::to_string(value) + ", expected " + std::to_string(expected) + why);
-  }
-}
 
 LatentAttentionConfig read_latent_attention(const JsonObject& json) {
   LatentAttentionConfig latent;
@@ -34,62 +22,6 @@ LatentAttentionConfig read_latent_attention(const JsonObject& json) {
                                 std::to_string(latent.nope_dim + latent.rope_dim));
   }
   return latent;
-}
-
-void check_choice(const JsonObject& json, const ExpertsConfig& experts) {
-  if (experts.count % experts.groups != 0 ||
-      (experts.groups > 1 && experts.count / experts.groups < 2)) {
-    json.fail("n_group", "is " + std::to_string(experts.groups) +
-                             ", expected groups of equal size, of two experts at least, out of " +
-                             std::to_string(experts.count));
-  }
-  if (experts.kept_groups > experts.groups) {
-    json.fail("topk_group", "is " + std::to_string(experts.kept_groups) +
-                                ", expected at most n_group = " + std::to_string(experts.groups));
-  }
-  if (const int64_t kept = experts.count / experts.groups * experts.kept_groups;
-      experts.per_token > kept) {
-    json.fail("num_experts_per_tok", "is " + std::to_string(experts.per_token) +
-                                         ", expected at most " + std::to_string(kept) +
-                                         ", the experts of topk_group groups");
-  }
-}
-
-ExpertsConfig read_experts(const JsonObject& json) {
-  expect_text(json, "scoring_func", "sigmoid");
-  expect_text(json, "topk_method", "noaux_tc");
-  expect_integer(json, "moe_layer_freq", 1, ": every layer behind the dense ones has experts");
-  ExpertsConfig experts;
-  experts.router = RouterKind::kSigmoid;
-  experts.count = json.require_at_least(1, "n_routed_experts");
-  expect_integer(json, "num_local_experts", experts.count, ", as n_routed_experts");
-  experts.per_token = json.require_at_least(1, "num_experts_per_tok");
-  experts.intermediate_size = json.require_at_least(1, "moe_intermediate_size");
-  // The shared experts are one MLP.
-  experts.shared_intermediate_size =
-      json.require_at_least(1, "n_shared_experts") * experts.intermediate_size;
-  experts.groups = json.require_at_least(1, "n_group");
-  experts.kept_groups = json.require_at_least(1, "topk_group");
-  experts.normalise_weights = json.boolean("norm_topk_prob").value_or(true);
-  experts.weight_factor =
-      json.require(json.number("routed_scaling_factor"), "routed_scaling_factor");
-  check_choice(json, experts);
-  // Of losses that pre-training adds, and of the ranks it ran on.
-  for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size", "router_aux_loss_coef"}) {
-    json.has(key);
-  }
-  return experts;
-}
-
-std::vector<BlockSpec> read_blocks(const JsonObject& json, int64_t layers) {
-  const int64_t dense = json.require_at_least(0, "first_k_dense_replace");
-  std::vector<BlockSpec> blocks(layers);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    blocks[layer].token_mixer = TokenMixerKind::kLatentAttention;
-    blocks[layer].channel_mixer =
-        layer < dense ? ChannelMixerKind::kMlp : ChannelMixerKind::kExperts;
-  }
-  return blocks;
 }
 
 ModelConfig read_deepseek_v3(const JsonObject& json) {
@@ -110,15 +42,15 @@ ModelConfig read_deepseek_v3(const JsonObject& json) {
                   ", expected num_attention_heads = " + std::to_string(config.num_attention_heads) +
                   ": each head has keys of its own");
   }
-  config.experts = read_experts(json);
-  config.blocks = read_blocks(json, config.num_hidden_layers);
-  config.on_disk.layers_left_out = json.integer("num_nextn_predict_layers").value_or(0);
+  read_sigmoid_experts(json, config);
+  for (BlockSpec& block : config.blocks) {
+    block.token_mixer = TokenMixerKind::kLatentAttention;
+  }
   return config;
 }
 
 void write_deepseek_v3(const ModelConfig& config, nlohmann::ordered_json& json) {
   const LatentAttentionConfig& latent = config.latent;
-  const ExpertsConfig& experts = config.experts;
   json["head_dim"] = latent.rope_dim;
   json["q_lora_rank"] =
       latent.q_rank > 0 ? nlohmann::ordered_json(latent.q_rank) : nlohmann::ordered_json(nullptr);
@@ -127,27 +59,13 @@ void write_deepseek_v3(const ModelConfig& config, nlohmann::ordered_json& json) 
                {"qk_rope_head_dim", latent.rope_dim},
                {"v_head_dim", latent.value_dim},
                {"rope_interleave", latent.rope_interleaved},
-               {"attention_bias", latent.bias},
-               {"n_routed_experts", experts.count},
-               {"n_shared_experts", experts.shared_intermediate_size / experts.intermediate_size},
-               {"num_experts_per_tok", experts.per_token},
-               {"moe_intermediate_size", experts.intermediate_size},
-               {"n_group", experts.groups},
-               {"topk_group", experts.kept_groups},
-               {"norm_topk_prob", experts.normalise_weights},
-               {"routed_scaling_factor", experts.weight_factor},
-               {"scoring_func", "sigmoid"},
-               {"topk_method", "noaux_tc"}});
-  int64_t dense = 0;
-  while (dense < config.num_hidden_layers && !config.has_experts(dense)) {
-    ++dense;
-  }
-  json["first_k_dense_replace"] = dense;
+               {"attention_bias", latent.bias}});
+  write_sigmoid_experts(config, json);
 }
 
 }  // namespace
 
-const Architecture kDeepseekV3{"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek_v3,
-                               write_deepseek_v3};
+extern const Architecture kDeepseekV3{"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek_v3,
+                                      write_deepseek_v3};
 
 }  // namespace ringside::engine

@@ -31,7 +31,9 @@ sp::StateShape read_heads_of_delta_net(const JsonObject& json) {
 void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
   FieldDefaults defaults;
   defaults.head_dim = 256;
-  defaults.read_rope = read_partial_rope;
+  defaults.read_rope = [](const JsonObject& fields, ModelConfig& read) {
+    read_partial_rope(fields, 0.25, read);
+  };
   read_shared_fields(json, defaults, config);
   read_attention_bias(json, config);
   config.attention.qk_norm = config.norms_plus_one = config.attention.gated = true;
@@ -72,13 +74,7 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
 
 void write_delta_net_fields(const ModelConfig& config, nlohmann::ordered_json& json) {
   const sp::StateShape& shape = config.delta_net.shape;
-  const double fraction =
-      static_cast<double>(config.attention.rotary_dim) / static_cast<double>(config.head_dim);
-  json["partial_rotary_factor"] = fraction;
-  json["rope_parameters"]["partial_rotary_factor"] = fraction;
-  if (!json["rope_scaling"].is_null()) {
-    json["rope_scaling"]["partial_rotary_factor"] = fraction;
-  }
+  add_partial_rope(config, json);
   json.update({{"attention_bias", config.attention.qkv_bias},
                {"linear_num_key_heads", shape.key_heads},
                {"linear_num_value_heads", shape.value_heads},

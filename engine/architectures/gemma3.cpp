@@ -21,8 +21,8 @@ ModelConfig read_gemma3(const JsonObject& json) {
                       .read_rope = read_global_and_local_rope},
                      config);
   read_attention_bias(json, config);
-  config.attention.qk_norm = config.norms_plus_one = config.branch_norms = config.scaled_embedding =
-      true;
+  config.attention.qk_norm = config.norms_plus_one = config.scaled_embedding = true;
+  config.norm_place = NormPlace::kBoth;
   config.activation = GateActivation::kGeluTanh;
   config.attention.query_scalar =
       json.has("query_pre_attn_scalar") ? json.require_at_least(1, "query_pre_attn_scalar") : 256;
@@ -58,6 +58,6 @@ void write_gemma3(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3, write_gemma3};
+extern const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3, write_gemma3};
 
 }  // namespace ringside::engine

@@ -63,6 +63,6 @@ void write_gpt_oss(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kGptOss{"gpt_oss", "GptOssForCausalLM", read_gpt_oss, write_gpt_oss};
+extern const Architecture kGptOss{"gpt_oss", "GptOssForCausalLM", read_gpt_oss, write_gpt_oss};
 
 }  // namespace ringside::engine

@@ -19,6 +19,6 @@ void write_llama(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kLlama{"llama", "LlamaForCausalLM", read_llama, write_llama};
+extern const Architecture kLlama{"llama", "LlamaForCausalLM", read_llama, write_llama};
 
 }  // namespace ringside::engine

@@ -21,6 +21,6 @@ void write_mistral(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kMistral{"mistral", "MistralForCausalLM", read_mistral, write_mistral};
+extern const Architecture kMistral{"mistral", "MistralForCausalLM", read_mistral, write_mistral};
 
 }  // namespace ringside::engine

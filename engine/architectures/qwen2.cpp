@@ -22,6 +22,6 @@ void write_qwen2(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kQwen2{"qwen2", "Qwen2ForCausalLM", read_qwen2, write_qwen2};
+extern const Architecture kQwen2{"qwen2", "Qwen2ForCausalLM", read_qwen2, write_qwen2};
 
 }  // namespace ringside::engine

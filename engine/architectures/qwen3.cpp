@@ -20,6 +20,6 @@ void write_qwen3(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kQwen3{"qwen3", "Qwen3ForCausalLM", read_qwen3, write_qwen3};
+extern const Architecture kQwen3{"qwen3", "Qwen3ForCausalLM", read_qwen3, write_qwen3};
 
 }  // namespace ringside::engine

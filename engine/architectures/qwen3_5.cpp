@@ -20,7 +20,7 @@ void write_qwen3_5(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kQwen35{"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5, write_qwen3_5,
-                           "qwen3_5"};
+extern const Architecture kQwen35{"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5, write_qwen3_5,
+                                  "qwen3_5"};
 
 }  // namespace ringside::engine

@@ -32,6 +32,7 @@ void write_qwen3_moe(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kQwen3Moe{"qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3_moe, write_qwen3_moe};
+extern const Architecture kQwen3Moe{"qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3_moe,
+                                    write_qwen3_moe};
 
 }  // namespace ringside::engine

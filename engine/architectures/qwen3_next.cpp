@@ -25,7 +25,7 @@ void write_qwen3_next(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Architecture kQwen3Next{"qwen3_next", "Qwen3NextForCausalLM", read_qwen3_next,
-                              write_qwen3_next};
+extern const Architecture kQwen3Next{"qwen3_next", "Qwen3NextForCausalLM", read_qwen3_next,
+                                     write_qwen3_next};
 
 }  // namespace ringside::engine

@@ -273,11 +273,11 @@ void read_rope(const JsonObject& json, ModelConfig& config) {
   read_rope_with(json, json.object("rope_parameters"), config);
 }
 
-void read_partial_rope(const JsonObject& json, ModelConfig& config) {
+void read_partial_rope(const JsonObject& json, double missing, ModelConfig& config) {
   constexpr const char* kFraction = "partial_rotary_factor";
   const auto parameters = json.object("rope_parameters");
   const auto inside = parameters ? parameters->number(kFraction) : std::nullopt;
-  const double fraction = inside.value_or(json.number(kFraction).value_or(0.25));
+  const double fraction = inside.value_or(json.number(kFraction).value_or(missing));
   config.attention.rotary_dim =
       static_cast<int64_t>(static_cast<double>(config.head_dim) * fraction);
   if (!(fraction > 0 && fraction <= 1) || config.attention.rotary_dim < 2 ||
@@ -305,6 +305,16 @@ void read_global_and_local_rope(const JsonObject& json, ModelConfig& config) {
   }
   check_theta(json, "rope_local_base_freq", config.local_rope_theta);
   read_rope_with(json, parameters ? parameters->object("full_attention") : std::nullopt, config);
+}
+
+void add_partial_rope(const ModelConfig& config, nlohmann::ordered_json& json) {
+  const double fraction =
+      static_cast<double>(config.attention.rotary_dim) / static_cast<double>(config.head_dim);
+  json["partial_rotary_factor"] = fraction;
+  json["rope_parameters"]["partial_rotary_factor"] = fraction;
+  if (!json["rope_scaling"].is_null()) {
+    json["rope_scaling"]["partial_rotary_factor"] = fraction;
+  }
 }
 
 void add_rope(const ModelConfig& config, nlohmann::ordered_json& json) {

@@ -16,10 +16,12 @@ namespace ringside::engine {
 // does not have, and on a missing or impossible value.
 void read_rope(const JsonObject& json, ModelConfig& config);
 
-// The same for a model whose RoPE turns partial_rotary_factor of each head, 0.25 if that is
-// missing. Sets attention.rotary_dim.
+// The same for a model whose RoPE turns partial_rotary_factor of each head, `missing` if the field
+// is. Sets attention.rotary_dim.
 // Throws: also when that is not an even number of components.
-void read_partial_rope(const JsonObject& json, ModelConfig& config);
+void read_partial_rope(const JsonObject& json, double missing, ModelConfig& config);
+// Adds partial_rotary_factor to what add_rope() wrote.
+void add_partial_rope(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // The same for a model whose windowed layers have a RoPE of their own, without scaling
 // (local_rope_theta): rope_local_base_freq (transformers 4), or the objects full_attention and

@@ -83,6 +83,13 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
   c.tie_word_embeddings = json.boolean("tie_word_embeddings").value_or(defaults.tied);
 }
 
+void expect_integer(const JsonObject& json, const char* key, int64_t expected,
+                    const std::string& why) {
+  if (const int64_t value = json.integer(key).value_or(expected); value != expected) {
+    json.fail(key, "is " + std::to_string(value) + ", expected " + std::to_string(expected) + why);
+  }
+}
+
 int64_t read_expert_count(const JsonObject& json) {
   const char* hub = "num_experts";
   const char* local = "num_local_experts";

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/architectures/rope_json.h"
 #include "engine/json/json_object.h"
@@ -27,6 +28,12 @@ struct FieldDefaults {
 // other than bitsandbytes' nf4, or MXFP4 where the defaults allow it.
 // Throws: std::runtime_error naming file and key on a missing or impossible value.
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& config);
+
+// Refuses another value of `key` than the expected one, which a missing key means. why: the end of
+// the message, behind the number that was expected.
+// Throws: std::runtime_error naming file and key.
+void expect_integer(const JsonObject& json, const char* key, int64_t expected,
+                    const std::string& why);
 
 // Number of experts: num_experts (hub), or num_local_experts (transformers 5).
 // Throws: std::runtime_error naming file and key when both are missing or they differ.

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/layers/decoder_layer.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -84,8 +86,7 @@ at::Tensor attend_prompt(const AttentionSpec& spec, const at::Tensor& q_HnD,
 KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
                  const ComputeContext& context, int64_t expected_columns)
     : prompt_lengths_(std::move(prompt_lengths)),
-      recurrent_(config.num_hidden_layers, prompt_lengths_),
-      keeps_latents_(config.has_latent_attention()) {
+      recurrent_(config.num_hidden_layers, prompt_lengths_) {
   TORCH_CHECK(!prompt_lengths_.empty(), "KvCache: no prompts");
   const auto [shortest, longest] =
       std::minmax_element(prompt_lengths_.begin(), prompt_lengths_.end());
@@ -93,21 +94,20 @@ KvCache::KvCache(const ModelConfig& config, std::vector<int64_t> prompt_lengths,
   columns_ = *longest;
   const int64_t rows = static_cast<int64_t>(prompt_lengths_.size());
   const int64_t capacity = std::max(expected_columns, columns_);
-  const int64_t heads = keeps_latents_ ? 1 : config.num_key_value_heads;
-  const int64_t dim =
-      keeps_latents_ ? config.latent.kv_rank + config.latent.rope_dim : config.head_dim;
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (const DecoderLayer& of_model : make_layers(config)) {
     LayerColumns& layer = layers_.emplace_back();
-    if (is_delta_net(config, i)) {
+    const TokenFlow flow = of_model.token_mixer().flow();
+    if (!flow.keys) {
       continue;
     }
-    layer.window = config.window(i);
+    layer.window = flow.window;
     layer.first = layer.window > 0 ? std::max<int64_t>(0, columns_ - layer.window) : 0;
     const int64_t kept =
         layer.window > 0 ? std::min(capacity, most_columns(layer.window)) : capacity;
     // Zeros, because a NaN in a masked column would survive its weight of 0.
-    layer.keys = at::zeros({rows, heads, kept, dim}, context.compute_options());
-    if (!keeps_latents_) {
+    layer.keys =
+        at::zeros({rows, flow.keys->heads, kept, flow.keys->dim}, context.compute_options());
+    if (!flow.keys->are_values) {
       layer.values = at::zeros_like(layer.keys);
     }
   }
@@ -195,7 +195,7 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
     const int64_t kept = std::min(n, columns_ - layer.first);
     const int64_t place = columns_ - layer.first - kept;
     layer.keys[b].narrow(1, place, kept).copy_(k_KnD.narrow(1, n - kept, kept));
-    values_of(layer)[b].narrow(1, place, kept).copy_(v_KnD.narrow(1, n - kept, kept));
+    layer.read_values()[b].narrow(1, place, kept).copy_(v_KnD.narrow(1, n - kept, kept));
     outs.push_back(attend_prompt(spec, q_HnD, k_KnD, v_KnD).transpose(0, 1));
     begin += n;
   }
@@ -206,7 +206,7 @@ at::Tensor KvCache::prefill(const AttentionSpec& spec, const at::Tensor& q_sHD,
 at::Tensor KvCache::decode(const AttentionSpec& spec, const at::Tensor& q_BHD,
                            const at::Tensor& k_BKD, const at::Tensor& v_BKD) {
   LayerColumns& layer = layers_.at(spec.layer);
-  at::Tensor &keys = layer.keys, &values = values_of(layer);
+  at::Tensor &keys = layer.keys, &values = layer.read_values();
   TORCH_CHECK(q_BHD.size(0) == keys.size(0), "KvCache: ", keys.size(0), " sequences, got ",
               q_BHD.size(0), " rows");
   TORCH_CHECK(spec.window == layer.window, "KvCache: layer ", spec.layer, " has a window of ",

@@ -39,7 +39,7 @@ class KvCache final : public AttentionBackend {
   // the others.
   void keep_rows(const at::Tensor& rows_b);
 
-  bool attends_latents() const override { return keeps_latents_; }
+  bool attends_latents() const override { return true; }
   RecurrentBackend* recurrent() override { return &recurrent_; }
 
   // Bytes of keys and values.
@@ -59,19 +59,17 @@ class KvCache final : public AttentionBackend {
                     const at::Tensor& v_BKD);
   // Columns [first, first + T) of one layer. A layer with a window drops those that left it.
   struct LayerColumns {
-    at::Tensor keys, values;  // [B, K, T, D]; no values beside latents; both undefined with a state
+    // [B, K, T, D]. Values that are the keys are undefined, and with a state both are.
+    at::Tensor keys, values;
     int64_t window = 0;
     int64_t first = 0;
+    at::Tensor& read_values() { return values.defined() ? values : keys; }
   };
   static void reserve(LayerColumns& layer, int64_t columns);
-  at::Tensor& values_of(LayerColumns& layer) const {
-    return keeps_latents_ ? layer.keys : layer.values;
-  }
 
   std::vector<int64_t> prompt_lengths_;
   RecurrentCache recurrent_;  // of layers that pass a state
-  bool keeps_latents_;
-  int64_t columns_;  // so far, equal for all live sequences
+  int64_t columns_;           // so far, equal for all live sequences
   bool prefilled_ = false;
   std::vector<LayerColumns> layers_;
   // 0 where a column holds a token, -inf before a sequence's start; undefined when all start at 0.

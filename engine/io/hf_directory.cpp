@@ -14,6 +14,7 @@
 
 #include "engine/io/disk_file.h"
 #include "engine/io/safetensors.h"
+#include "engine/io/weight_file_sink.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
 #include "engine/json/json_object.h"
@@ -150,40 +151,18 @@ std::map<std::string, int64_t> unused_tensors(const fs::path& dir, const ModelCo
   return count;
 }
 
-void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
-                  const SaveOptions& options) {
-  save_model_description(decoder.config(), dir, storage_dtype, options.copy_tokenizer_from);
-  std::vector<SafetensorsEntry> entries;
-  for (const ParamSpec& spec : decoder_specs(decoder.config())) {
-    entries.push_back({spec.name, widened_dtype(spec, storage_dtype), spec.shape});
-  }
-  WeightStream stream(dir, std::move(entries), options.max_shard_bytes);
-  const auto units = decoder.units();
-  for (std::size_t u = 0; u < units.size(); ++u) {  // one gathered or merged unit at a time
-    const at::Tensor values = decoder.effective_values(u);
-    for (std::size_t i = 0; i < units[u]->specs().size(); ++i) {
-      stream.write(units[u]->view_of(values, i));
-    }
-  }
-  stream.close();
+WeightSink model_files(const fs::path& dir, at::ScalarType storage_dtype,
+                       const SaveOptions& options) {
+  return [=](UnitExport& units) {
+    save_model_description(units.weights().config(), dir, storage_dtype,
+                           options.copy_tokenizer_from);
+    write_weight_files(units, dir, storage_dtype, options.max_shard_bytes);
+  };
 }
 
-std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype) {
-  std::vector<TensorToWrite> tensors;
-  const auto units = decoder.units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    at::Tensor values = decoder.effective_values(u);
-    if (decoder.adapters() != nullptr) {
-      values = values.to(widened_dtype(
-          units[u]->specs().front(), storage_dtype));  // merged copies of every layer exist at once
-    }
-    for (std::size_t i = 0; i < units[u]->specs().size(); ++i) {
-      const ParamSpec& spec = units[u]->specs()[i];
-      tensors.push_back(
-          {spec.name, units[u]->view_of(values, i), widened_dtype(spec, storage_dtype)});
-    }
-  }
-  return tensors;
+void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType storage_dtype,
+                  const SaveOptions& options) {
+  export_weights(decoder, model_files(dir, storage_dtype, options));
 }
 
 void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,

@@ -12,6 +12,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
 #include "engine/models/decoder.h"
+#include "engine/models/weight_export.h"
 
 namespace ringside::engine {
 
@@ -71,12 +72,16 @@ struct SaveOptions {
   std::filesystem::path copy_tokenizer_from;
 };
 
-// Writes config.json, generation_config.json and the weights in storage_dtype (kFloat, kDouble,
-// kBFloat16 or kHalf) into an existing directory; replaces files of these names. Neither atomic nor
-// durable: write into an AtomicDirectory's path. Holds one unit at a time.
-// Throws: std::runtime_error on a write failure; c10::Error on another dtype or a max_shard_bytes
-// below 1.
-// Collective over: the shard of a sharded decoder.
+// Sink that writes config.json, generation_config.json and the weights in storage_dtype (kFloat,
+// kDouble, kBFloat16 or kHalf) into an existing directory; replaces files of these names. Neither
+// atomic nor durable: write into an AtomicDirectory's path. Holds one unit at a time.
+// Throws, when it is called: std::runtime_error on a write failure; c10::Error on another dtype or
+// a max_shard_bytes below 1.
+WeightSink model_files(const std::filesystem::path& dir, at::ScalarType storage_dtype,
+                       const SaveOptions& options = {});
+
+// Writes a decoder that is whole on this rank by model_files(). Not collective.
+// Throws: as model_files(); c10::Error for a sharded decoder.
 void save_decoder(const Decoder& decoder, const std::filesystem::path& dir,
                   at::ScalarType storage_dtype, const SaveOptions& options = {});
 
@@ -99,11 +104,5 @@ void save_model_description(const ModelConfig& config, const std::filesystem::pa
 // Throws: std::runtime_error naming file and key when it is missing or none of float64, float32,
 // bfloat16 and float16.
 at::ScalarType stored_dtype(const std::filesystem::path& dir);
-
-// The parameters in order, each with storage_dtype as its target: views, not copies. Those of a
-// sharded decoder are gathered, whole on every rank. With adapters they are copies in
-// storage_dtype, with the adapters merged.
-// Collective over: the shard.
-std::vector<TensorToWrite> tensors_to_write(const Decoder& decoder, at::ScalarType storage_dtype);
 
 }  // namespace ringside::engine

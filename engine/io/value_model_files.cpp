@@ -12,9 +12,8 @@
 
 #include "engine/io/disk_file.h"
 #include "engine/io/model_config_json.h"
-#include "engine/io/safetensors.h"
+#include "engine/io/weight_file_sink.h"
 #include "engine/io/weight_files.h"
-#include "engine/io/weight_stream.h"
 
 namespace ringside::engine {
 namespace fs = std::filesystem;
@@ -48,10 +47,8 @@ void load_head(WeightFiles& files, const ParamUnit& head) {
 
 // The trunk's config.json, made a token classifier's: without dropout, with the one label that is
 // the value.
-std::string value_config_json(const Decoder& trunk) {
-  const bool fp64 = trunk.compute_dtype() == at::kDouble;
-  auto json = nlohmann::ordered_json::parse(
-      model_config_json(trunk.config(), fp64 ? "float64" : "float32"));
+std::string value_config_json(const ModelConfig& trunk, bool fp64) {
+  auto json = nlohmann::ordered_json::parse(model_config_json(trunk, fp64 ? "float64" : "float32"));
   const std::string name = json.at("architectures").at(0);
   TORCH_CHECK(name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration"),
               "config.json names the class ", name);
@@ -78,22 +75,13 @@ void load_value_weights(const fs::path& dir, ValueModel& model) {
   refuse_the_rest(files, model.trunk().config());
 }
 
-void save_value_model(const ValueModel& model, const fs::path& dir, int64_t max_shard_bytes) {
-  write_text(dir / "config.json", value_config_json(model.trunk()));
-  std::vector<SafetensorsEntry> entries;
-  for (const ParamUnit* unit : model.units()) {
-    for (const ParamSpec& spec : unit->specs()) {
-      entries.push_back({spec.name, unit->flat().scalar_type(), spec.shape});
-    }
-  }
-  WeightStream stream(dir, std::move(entries), max_shard_bytes);
-  for (const ParamUnit* unit : model.units()) {  // one gathered unit at a time
-    const at::Tensor flat = unit->gather_flat();
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      stream.write(unit->view_of(flat, i));
-    }
-  }
-  stream.close();
+WeightSink value_model_files(const fs::path& dir, int64_t max_shard_bytes) {
+  return [=](UnitExport& units) {
+    const ComputeContext& context = units.weights().context();
+    write_text(dir / "config.json",
+               value_config_json(units.weights().config(), context.compute == at::kDouble));
+    write_weight_files(units, dir, context.master, max_shard_bytes);
+  };
 }
 
 }  // namespace ringside::engine

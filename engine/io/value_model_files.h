@@ -5,12 +5,13 @@
 #include <filesystem>
 
 #include "engine/models/value_model.h"
+#include "engine/models/weight_export.h"
 
 namespace ringside::engine {
 
 // Fills the trunk from the weight files of a language model or a value model, whole or sharded.
 // Reads the head under the first of these names, and its bias, which is 0 when missing:
-//   score.weight: transformers' ForTokenClassification with one label, verl, save_value_model
+//   score.weight: transformers' ForTokenClassification with one label, verl, value_model_files
 //   v_head.summary.weight: TRL's AutoModelForCausalLMWithValueHead
 //   value_head.weight: others
 // Without any of them the head becomes zero. Skips lm_head.weight and what
@@ -20,14 +21,13 @@ namespace ringside::engine {
 // then partly filled. Not collective.
 void load_value_weights(const std::filesystem::path& dir, ValueModel& model);
 
-// Writes config.json (of a token classifier with one label) and the weights in master precision
-// into an existing directory, in files of at most max_shard_bytes. load_value_weights and
-// transformers' AutoModelForTokenClassification read it. Neither atomic nor durable: write into an
-// AtomicDirectory's path. Holds one unit at a time.
-// Collective over: the shard of a sharded model: one rank writes, the others call
-// join_reading(model.units()).
-// Throws: std::runtime_error on a write failure; c10::Error on a max_shard_bytes below 1.
-void save_value_model(const ValueModel& model, const std::filesystem::path& dir,
-                      int64_t max_shard_bytes = int64_t{5} << 30);
+// Sink of a value model's weights: writes config.json (of a token classifier with one label) and
+// the weights in master precision into an existing directory, in files of at most max_shard_bytes.
+// load_value_weights and transformers' AutoModelForTokenClassification read it. Neither atomic nor
+// durable: write into an AtomicDirectory's path. Holds one unit at a time.
+// Throws, when it is called: std::runtime_error on a write failure; c10::Error on a max_shard_bytes
+// below 1.
+WeightSink value_model_files(const std::filesystem::path& dir,
+                             int64_t max_shard_bytes = int64_t{5} << 30);
 
 }  // namespace ringside::engine

@@ -11,17 +11,25 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
     : prefix_(layer_prefix(config, index)),
       num_experts_(config.experts.count),
       token_mixer_(make_token_mixer(config, index, table_)),
-      channel_mixer_(make_channel_mixer(config, index, table_)),
-      input_norm_(table_, "input_layernorm.weight", config.hidden_size, config.norm_options()) {
+      channel_mixer_(make_channel_mixer(config, index, table_)) {
   const auto add = [&](std::optional<Norm>& norm, const char* name) {
     norm.emplace(table_, name, config.hidden_size, config.norm_options());
   };
-  if (config.branch_norms) {
-    add(token_branch_norm_, "post_attention_layernorm.weight");
-    add(channel_norm_, "pre_feedforward_layernorm.weight");
-    add(channel_branch_norm_, "post_feedforward_layernorm.weight");
-  } else {
-    add(channel_norm_, "post_attention_layernorm.weight");
+  switch (config.norm_place) {
+    case NormPlace::kBefore:
+      add(token_norm_, "input_layernorm.weight");
+      add(channel_norm_, "post_attention_layernorm.weight");
+      break;
+    case NormPlace::kAfter:
+      add(token_branch_norm_, "post_attention_layernorm.weight");
+      add(channel_branch_norm_, "post_feedforward_layernorm.weight");
+      break;
+    case NormPlace::kBoth:
+      add(token_norm_, "input_layernorm.weight");
+      add(token_branch_norm_, "post_attention_layernorm.weight");
+      add(channel_norm_, "pre_feedforward_layernorm.weight");
+      add(channel_branch_norm_, "post_feedforward_layernorm.weight");
+      break;
   }
   sort_slots();
 }
@@ -114,16 +122,27 @@ std::vector<Weight> DecoderLayer::weights_of(const std::vector<Weight>& matrices
   return weights;
 }
 
+at::Tensor DecoderLayer::mix_channels(const at::Tensor& x_sE, const LayerPass& pass) const {
+  LayerPass read = pass;
+  // The gradient of a norm depends on what it normed.
+  read.tiles.value_read = pass.tiles.value_read || channel_branch_norm_.has_value();
+  return channel_mixer_->forward(x_sE, read);
+}
+
 at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& pass) const {
   const auto branch = [&](const at::Tensor& mixed, const std::optional<Norm>& norm) {
     return norm ? (*norm)(mixed, pass) : mixed;
   };
-  const ResidualNorm in = input_norm_.of_residual(hidden_sE, pass);
+  if (!token_norm_) {
+    const at::Tensor attended =
+        hidden_sE + branch(token_mixer_->forward(hidden_sE, pass), token_branch_norm_);
+    return attended + branch(mix_channels(attended, pass), channel_branch_norm_);
+  }
+  const ResidualNorm in = token_norm_->of_residual(hidden_sE, pass);
   const at::Tensor mixed = token_mixer_->forward(in.normed, pass);
   const ResidualNorm attended =
       channel_norm_->of_sum(in.residual, branch(mixed, token_branch_norm_), pass);
-  const at::Tensor of_channels = channel_mixer_->forward(attended.normed, pass);
-  return attended.residual + branch(of_channels, channel_branch_norm_);
+  return attended.residual + branch(mix_channels(attended.normed, pass), channel_branch_norm_);
 }
 
 std::vector<DecoderLayer> make_layers(const ModelConfig& config) {
@@ -148,6 +167,15 @@ bool any_layer_supports(const ModelConfig& config, Feature feature) {
   return std::ranges::any_of(make_layers(config), [&](const DecoderLayer& layer) {
     return layer.token_mixer().supports(feature) || layer.channel_mixer().supports(feature);
   });
+}
+
+std::optional<sp::StateShape> passed_state(const ModelConfig& config) {
+  for (const DecoderLayer& layer : make_layers(config)) {
+    if (const TokenFlow flow = layer.token_mixer().flow(); flow.state) {
+      return flow.state;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace ringside::engine

@@ -1,5 +1,5 @@
-// Decoder layer: a token mixer and a channel mixer, each behind a norm and added to the residual
-// stream.
+// Decoder layer: a token mixer and a channel mixer, each added to the residual stream, with norms
+// before them, behind them or both.
 //
 // Shapes: s = tokens, E = hidden size.
 #pragma once
@@ -60,6 +60,8 @@ class DecoderLayer {
 
  private:
   void sort_slots();
+  // What the channel mixer makes of its input.
+  at::Tensor mix_channels(const at::Tensor& x_sE, const LayerPass& pass) const;
 
   std::string prefix_;
   int64_t num_experts_;
@@ -68,16 +70,18 @@ class DecoderLayer {
   std::vector<std::vector<Slot>> experts_slots_;  // of each of its experts' units
   std::unique_ptr<TokenMixer> token_mixer_;
   std::unique_ptr<ChannelMixer> channel_mixer_;
-  Norm input_norm_;
-  std::optional<Norm> token_branch_norm_;  // of what the mixer adds to the residual stream
-  std::optional<Norm> channel_norm_;       // before the channel mixer
-  std::optional<Norm> channel_branch_norm_;
+  // Before the mixers, and of what they add to the residual stream.
+  std::optional<Norm> token_norm_, channel_norm_;
+  std::optional<Norm> token_branch_norm_, channel_branch_norm_;
 };
 
 // Whether all layers of a model do; otherwise the first reason.
 Support supports(const ModelConfig& config, Feature feature);
 // Whether one of them does.
 bool any_layer_supports(const ModelConfig& config, Feature feature);
+
+// The state that a model's layers pass along the documents; nullopt: none does.
+std::optional<sp::StateShape> passed_state(const ModelConfig& config);
 
 // The layers of a model, in order.
 std::vector<DecoderLayer> make_layers(const ModelConfig& config);

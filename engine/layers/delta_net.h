@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/layers/linear.h"
 #include "engine/layers/mixer.h"
@@ -26,11 +27,11 @@ class DeltaNet final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
-  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                     Recompute recompute) const override;
+  Cost cost(const MixerShape& shape) const override;
+  MixerWork work(const RankGrid& grid) const override;
 
  private:
-  int64_t layer_;
+  int64_t layer_, hidden_;
   bool fp32_norms_;
   DeltaNetConfig net_;
   Linear in_;

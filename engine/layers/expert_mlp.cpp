@@ -12,6 +12,14 @@
 namespace ringside::engine {
 namespace {
 
+const ExpertsConfig& checked(const ExpertsConfig& experts) {
+  TORCH_CHECK(
+      experts.per_token > 0 && experts.per_token <= experts.count && experts.intermediate_size > 0,
+      "model config: ", experts.count, " experts of size ", experts.intermediate_size,
+      ", of which each token uses ", experts.per_token);
+  return experts;
+}
+
 Linear router(ParamTable& table, const ModelConfig& config) {
   const bool clamped = config.experts.kind == ExpertKind::kClamped;
   return {table,
@@ -30,8 +38,9 @@ at::Tensor watched(const at::Tensor& scores_sX, ScoreKind kind, const LayerPass&
 }  // namespace
 
 ExpertMlp::ExpertMlp(const ModelConfig& config, ParamTable& table)
-    : fp32_norms_(config.fp32_norms),
-      experts_(config.experts),
+    : hidden_(config.hidden_size),
+      fp32_norms_(config.fp32_norms),
+      experts_(checked(config.experts)),
       router_(router(table, config)),
       slots_(add_experts(table, config.hidden_size)) {
   if (experts_.shared_intermediate_size == 0) {
@@ -137,6 +146,27 @@ Support ExpertMlp::supports(Feature feature) const {
       break;
   }
   return Support::yes();
+}
+
+// It saves gate, up and their product for every route, beside the routed rows, the results, and
+// where they belong.
+Cost ExpertMlp::cost(const MixerShape& shape) const {
+  const int64_t rows = shape.tokens, compute = shape.compute, size = experts_.intermediate_size;
+  const int64_t routed = rows * experts_.per_token;
+  const int64_t router = rows * experts_.count * (compute + shape.sums);
+  const int64_t shared = 3 * rows * experts_.shared_intermediate_size * compute;
+  // Places: of rows among the pairs, twice, and the routes; with several ranks of the rows that
+  // arrive, twice.
+  const int64_t places = shape.expert_ranks > 1 ? 5 : 3;
+  const int64_t mine = (experts_.count + shape.expert_ranks - 1) / shape.expert_ranks;
+  Cost cost;
+  cost.saved = routed * ((3 * size + 2 * hidden_) * compute + places * 8) + router + shared;
+  cost.kept = routed * 8;  // the routes
+  cost.recomputed = cost.saved;
+  cost.flowing = routed * (2 * size * compute + hidden_ * shape.sums);
+  cost.gradients = mine * size * hidden_;
+  cost.weights = 3 * cost.gradients;
+  return cost;
 }
 
 }  // namespace ringside::engine

@@ -19,6 +19,7 @@ namespace ringside::engine {
 class ExpertMlp final : public ChannelMixer {
  public:
   // Parameters in WeightPlace::kExperts are named behind "mlp.experts.<x>.".
+  // Throws: c10::Error on impossible numbers of experts.
   ExpertMlp(const ModelConfig& config, ParamTable& table);
 
   // Sum of each token's experts, weighted by the router. The experts are the router's choice or
@@ -26,7 +27,9 @@ class ExpertMlp final : public ChannelMixer {
   // Collective over, blocks: as apply_experts().
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
-  int64_t num_experts() const override { return experts_.count; }
+  Routing routing() const override { return {experts_.count, experts_.per_token}; }
+  int64_t active_width() const override { return experts_.per_token * experts_.intermediate_size; }
+  Cost cost(const MixerShape& shape) const override;
 
  private:
   // Their weights: [x, 2I, E] and [x, E, I] of the x experts of this rank; those of clamped experts
@@ -42,6 +45,7 @@ class ExpertMlp final : public ChannelMixer {
   at::Tensor results(const at::Tensor& rows, const std::vector<int64_t>& counts,
                      const LayerPass& pass) const;
 
+  int64_t hidden_;
   bool fp32_norms_;
   ExpertsConfig experts_;
   Linear router_;

@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <vector>
+#include <algorithm>
 
+#include "engine/layers/mlp_tiles.h"
 #include "engine/nn/swiglu.h"
-#include "engine/nn/tiles.h"
 
 namespace ringside::engine {
 
@@ -15,7 +15,9 @@ GatedMlp::GatedMlp(const ModelConfig& config, ParamTable& table)
 
 GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
                    GateActivation activation, Bias bias)
-    : activation_(activation),
+    : hidden_(hidden),
+      size_(size),
+      activation_(activation),
       gate_up_(table, {{module + ".gate_proj", size}, {module + ".up_proj", size}}, hidden, bias),
       down_(table, {{module + ".down_proj", hidden}}, size, bias) {}
 
@@ -25,30 +27,32 @@ at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) cons
 }
 
 at::Tensor GatedMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
-  if (pass.tiles.rows == 0) {
-    return of_rows(normed_sE, pass);
-  }
-  if (pass.tiles.value_read) {
-    return apply_in_tiles(normed_sE, pass.tiles.rows,
-                          [&](const at::Tensor& x) { return of_rows(x, pass); });
-  }
-  std::vector<at::Tensor> leaves;
-  gate_up_.append_leaves(pass, leaves);
-  down_.append_leaves(pass, leaves);
-  // The backward runs the rows, when the pass is over.
-  const std::vector<Weight> weights(pass.weights.begin(), pass.weights.end());
-  const auto rows = [this, weights, pass](const at::Tensor& x) {
-    LayerPass of_tile = pass;
-    of_tile.weights = weights;
-    return of_rows(x, of_tile);
-  };
-  return gradient_path_in_tiles(normed_sE, pass.tiles.rows, leaves, rows);
+  return apply_mlp(
+      normed_sE, pass, {&gate_up_, &down_},
+      [this](const at::Tensor& x_sE, const LayerPass& of_tile) { return of_rows(x_sE, of_tile); });
 }
 
 Support GatedMlp::supports(Feature feature) const {
   return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
              ? Support::no("an MLP has no experts")
              : Support::yes();
+}
+
+// It saves gate, up and their product. At the peak there is the down projection's gradient; with
+// tiles, those of all three and a tile's, and a tile's input and output beside the whole.
+Cost GatedMlp::cost(const MixerShape& shape) const {
+  const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
+  const int64_t rows = tile > 0 ? std::min(tile, s) : s;
+  const int64_t tile_in_out = tile > 0 ? (s + 2 * rows) * hidden_ : 0;
+  Cost cost;
+  cost.saved = 3 * s * size_ * shape.compute;
+  cost.recomputed = 3 * rows * size_ * shape.compute;
+  cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
+  const int64_t matrix = size_ * hidden_;
+  cost.weights = 3 * matrix;
+  cost.gradients = (tile > 0 ? 5 : 1) * matrix;
+  cost.unpacked = 4 * matrix;  // gate and up, each for itself and joined
+  return cost;
 }
 
 }  // namespace ringside::engine

@@ -13,6 +13,18 @@ namespace {
 // Of the norms of the latents. transformers leaves it at its default, whatever rms_norm_eps says.
 constexpr double kLatentNormEps = 1e-6;
 
+const ModelConfig& checked(const ModelConfig& c) {
+  const LatentAttentionConfig& latent = c.latent;
+  TORCH_CHECK(latent.q_rank >= 0 && latent.nope_dim > 0 && latent.rope_dim > 0 &&
+                  latent.value_dim > 0 && latent.value_dim <= c.head_dim &&
+                  latent.nope_dim + latent.rope_dim == c.head_dim &&
+                  c.num_key_value_heads == c.num_attention_heads,
+              "model config: latent attention with ", latent.nope_dim, " + ", latent.rope_dim,
+              " components of ", c.head_dim, ", values of ", latent.value_dim, " and ",
+              c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
+  return c;
+}
+
 NormOptions latent_norm(const ModelConfig& config) { return {kLatentNormEps, config.fp32_norms}; }
 
 Bias bias(const LatentAttentionConfig& latent) { return latent.bias ? Bias::kAll : Bias::kNone; }
@@ -64,7 +76,7 @@ LatentAttention::LatentAttention(const ModelConfig& config, int64_t layer, Param
       heads_(config.num_attention_heads),
       head_dim_(config.head_dim),
       softmax_scale_(config.softmax_scale() * score_factor(config)),
-      latent_(config.latent),
+      latent_(checked(config).latent),
       q_a_(query_down(table, config)),
       q_a_norm_(query_norm(table, config)),
       q_b_(query_up(table, config)),
@@ -150,11 +162,27 @@ Support LatentAttention::supports(Feature feature) const {
   return Support::no("attention has no experts");
 }
 
-TokenFlow LatentAttention::flow() const { return {heads_, /*window=*/0, {}}; }
+TokenFlow LatentAttention::flow() const {
+  return {heads_, /*window=*/0, KeptKeys{1, latent_.kv_rank + latent_.rope_dim, true}};
+}
 
-int64_t LatentAttention::sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                                    Recompute recompute) const {
-  return attention_sent_bytes(batch, /*window=*/0, element, sums, recompute);
+MixerWork LatentAttention::work(const RankGrid& grid) const {
+  return attention_work(attention_heads(), /*window=*/0, grid);
+}
+
+// It saves each latent before and after its norm, what RoPE turned, and the inputs of attention and
+// of the output projection. The tensors between are freed.
+Cost LatentAttention::cost(const MixerShape& shape) const {
+  const int64_t s = shape.tokens, d = head_dim_, compute = shape.compute;
+  const int64_t ranks = (latent_.q_rank > 0 ? 2 * latent_.q_rank : 0) + 2 * latent_.kv_rank;
+  const int64_t latents = s * (ranks * compute + (latent_.q_rank > 0 ? 2 : 1) * shape.sums);
+  const int64_t turned = s * (heads_ + 1) * latent_.rope_dim * compute;
+  const int64_t joined = shape.share_tokens * 2 * shape.kv_heads * d * compute;
+  const sp::HeadShape heads = attention_heads();
+  const int64_t inputs =
+      exchanges(heads, shape) ? exchanged_inputs(heads, shape) : s * heads_ * d * compute + joined;
+  return attention_cost(heads, shape,
+                        latents + turned + inputs + s * heads_ * latent_.value_dim * compute);
 }
 
 }  // namespace ringside::engine

@@ -19,6 +19,7 @@ namespace ringside::engine {
 class LatentAttention final : public TokenMixer {
  public:
   // Adds the weights of config.block(layer) to the table.
+  // Throws: c10::Error on components that do not add up to a head, or fewer key heads than heads.
   LatentAttention(const ModelConfig& config, int64_t layer, ParamTable& table);
 
   // With a backend that attends latents, the up-projection of keys is applied to the queries and
@@ -27,10 +28,11 @@ class LatentAttention final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
-  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                     Recompute recompute) const override;
+  Cost cost(const MixerShape& shape) const override;
+  MixerWork work(const RankGrid& grid) const override;
 
  private:
+  sp::HeadShape attention_heads() const { return {heads_, heads_, head_dim_}; }
   struct Latents {
     at::Tensor latent_sC;  // normed
     at::Tensor q_nope_sHN;

@@ -15,14 +15,17 @@ namespace ringside::engine {
 
 // How the MLP of a layer is computed.
 struct MlpTiles {
-  int64_t rows = 0;        // at a time; 0 = all at once
-  bool value_read = true;  // false: a recomputation, of which only the gradient path is used
+  int64_t rows = 0;  // at a time; 0 = all at once
+  // false: a recomputation, of which only the gradient path is used. Where autograd is on and the
+  // value is read, the rows run once more for it.
+  bool value_read = true;
 };
 
 // cos and sin of the tokens' positions, shared by the layers of a forward.
 struct Ropes {
   RopeTables global;
   RopeTables local = {};  // of blocks with local_rope; empty without
+  RopeTables none = {};   // that turns nothing, of blocks with no_rope; empty without
 };
 
 // Copies are cheap. What they refer to outlives the backward, unless it says otherwise.

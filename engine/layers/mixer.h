@@ -1,5 +1,7 @@
 // Mixers of a decoder layer: the token mixer passes information between tokens, the channel mixer
-// computes on each token. A mixer is one class: its parameters, its forward, and what it supports.
+// computes on each token. A mixer is one class: its parameters, its forward, what it supports, what
+// it needs of other tokens, and what it costs. A new one implements the pure functions below and
+// has a line in mixer.cpp; nothing outside engine/layers and engine/architectures knows the kinds.
 //
 // Shapes: s = tokens, E = hidden size.
 #pragma once
@@ -12,11 +14,10 @@
 #include <string>
 #include <utility>
 
-#include "engine/layers/activation_options.h"
+#include "engine/layers/cost.h"
 #include "engine/layers/layer_pass.h"
 #include "engine/layers/model_config.h"
 #include "engine/layers/param_table.h"
-#include "sp/batch/collator.h"
 #include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
@@ -25,7 +26,7 @@ namespace ringside::engine {
 enum class Feature {
   kAdapters,           // low-rank additions to its linear layers
   kPackedBase,         // quantised linear layers
-  kAsyncUlysses,       // a model with asynchronous Ulysses; beside a state nothing overlaps
+  kAsyncUlysses,       // projections that overlap the exchange of heads
   kRoutes,             // routes of tokens to experts: recorded, replayed, balanced
   kRouterCorrections,  // of the choice of experts, outside the gradient
 };
@@ -44,12 +45,23 @@ class Support {
   std::string reason_;
 };
 
-// What sequence parallelism has to move for a token mixer.
+// What generation keeps of each token for a mixer that attends: keys and values of some heads.
+struct KeptKeys {
+  int64_t heads = 0;
+  int64_t dim = 0;
+  bool are_values = false;  // the keys are the values too
+
+  // Of one token.
+  int64_t elements() const { return (are_values ? 1 : 2) * heads * dim; }
+};
+
+// What a token mixer needs of other tokens: sequence parallelism moves it, generation keeps it. It
+// attends, or it passes a state along the documents.
 struct TokenFlow {
-  int64_t heads = 0;   // that ranks can divide between them
-  int64_t window = 0;  // of attention, as BlockSpec::window
-  // Passed along the documents in place of attention.
-  std::optional<sp::StateShape> state = {};
+  int64_t heads = 0;                         // that ranks can divide between them
+  int64_t window = 0;                        // of attention, as BlockSpec::window
+  std::optional<KeptKeys> keys = {};         // of a mixer that attends
+  std::optional<sp::StateShape> state = {};  // of one that passes a state
 };
 
 // A mixer's constructor adds its weights to the layer's table, in the order of the unit.
@@ -71,10 +83,17 @@ class TokenMixer {
   // What it needs from other tokens.
   virtual TokenFlow flow() const = 0;
 
-  // Bytes that this rank sends for the mixer in one forward and backward of a micro-batch, by its
-  // plans. element: of the compute dtype; sums: of partial results.
-  virtual int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                             Recompute recompute) const = 0;
+  // Its memory in training.
+  virtual Cost cost(const MixerShape& shape) const = 0;
+
+  // What a rank computes and sends for it, where there is no plan yet.
+  virtual MixerWork work(const RankGrid& grid) const = 0;
+};
+
+// Experts that a channel mixer routes tokens to; none: 0.
+struct Routing {
+  int64_t experts = 0;
+  int64_t per_token = 0;
 };
 
 // As TokenMixer.
@@ -89,14 +108,15 @@ class ChannelMixer {
   // Yes, or no and why.
   virtual Support supports(Feature feature) const = 0;
 
-  // That it routes tokens to; 0: it has none.
-  virtual int64_t num_experts() const { return 0; }
-};
+  // Where it sends each token.
+  virtual Routing routing() const { return {}; }
 
-// TokenMixer::sent_bytes() of attention with this window. Selective recomputation sends nothing of
-// the forward again.
-int64_t attention_sent_bytes(const sp::MicroBatch& batch, int64_t window, int64_t element,
-                             int64_t sums, Recompute recompute);
+  // Inner size of the MLPs that a token uses, but for one that every token uses beside experts.
+  virtual int64_t active_width() const = 0;
+
+  // Its memory in training.
+  virtual Cost cost(const MixerShape& shape) const = 0;
+};
 
 // The mixers of layer `layer`, whose weights they add to the table.
 std::unique_ptr<TokenMixer> make_token_mixer(const ModelConfig& config, int64_t layer,

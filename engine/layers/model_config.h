@@ -88,8 +88,12 @@ struct OnDiskConfig {
 
 // The parts of which a layer is made.
 enum class TokenMixerKind { kSoftmaxAttention, kLatentAttention, kGatedDelta };
-enum class ChannelMixerKind { kMlp, kExperts };
+enum class ChannelMixerKind { kMlp, kExperts, kSquaredReluMlp };
 enum class GateActivation { kSilu, kGeluTanh };
+
+// Where a layer has norms: before each mixer, of what each mixer adds to the residual stream, or
+// both (Gemma 3).
+enum class NormPlace { kBefore, kAfter, kBoth };
 
 // What one layer is made of.
 struct BlockSpec {
@@ -97,6 +101,7 @@ struct BlockSpec {
   ChannelMixerKind channel_mixer = ChannelMixerKind::kMlp;
   int64_t window = 0;  // a token attends to itself and the window - 1 tokens before it; 0 = to all
   bool local_rope = false;  // RoPE by ModelConfig::local_rope_theta, without scaling
+  bool no_rope = false;     // of softmax attention: positions do not count
   bool operator==(const BlockSpec&) const = default;
 };
 
@@ -120,7 +125,7 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool mlp_bias = false;          // Llama with mlp_bias
   bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
-  bool branch_norms = false;      // Gemma 3: norms of what each mixer adds to the residual, too
+  NormPlace norm_place = NormPlace::kBefore;
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
   SoftmaxAttentionConfig attention;
   LatentAttentionConfig latent;
@@ -149,7 +154,6 @@ struct ModelConfig {
   }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }
-  bool has_delta_net() const { return delta_net.shape.key_heads > 0; }
 
   NormOptions norm_options() const { return {rms_norm_eps, fp32_norms, norms_plus_one}; }
 

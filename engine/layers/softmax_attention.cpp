@@ -19,6 +19,9 @@ std::vector<Projection> qkv_projections(const ModelConfig& config) {
           {"self_attn.v_proj", kv}};
 }
 
+constexpr const char* kCannotOverlap =
+    "gated attention cannot overlap its projections with the exchange of heads";
+
 Bias bias(bool biased) { return biased ? Bias::kAll : Bias::kNone; }
 
 }  // namespace
@@ -27,6 +30,7 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
     : layer_(layer),
       window_(config.window(layer)),
       local_rope_(config.block(layer).local_rope),
+      no_rope_(config.block(layer).no_rope),
       heads_(config.num_attention_heads),
       kv_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim),
@@ -94,14 +98,13 @@ at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionS
 at::Tensor SoftmaxAttention::overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                                         const LayerPass& pass,
                                         OverlappedAttention& attention) const {
-  TORCH_CHECK(!options_.gated && options_.rotary_dim == 0,
-              "gated attention cannot overlap its projections with the exchange of heads");
+  TORCH_CHECK(!options_.gated, kCannotOverlap);
   const std::vector<Linear::Part> qkv = qkv_.parts(pass), o = o_.parts(pass);
   auto heads = attention.project(normed_sE, {qkv[0].weight, qkv[0].bias},
                                  {qkv[1].weight, qkv[1].bias}, {qkv[2].weight, qkv[2].bias});
   const HeadCounts own{heads.q_ShD.size(1), heads.k_SkD.size(1)};
-  const RotatedHeads rotated =
-      norm_and_rotate(at::cat({heads.q_ShD, heads.k_SkD}, 1), own, head_norms(pass), rope(pass));
+  const at::Tensor qk = pair_components(at::cat({heads.q_ShD, heads.k_SkD}, 1));
+  const RotatedHeads rotated = norm_and_rotate(qk, own, head_norms(pass), rope(pass));
   heads.q_ShD = rotated.q_sHD;
   heads.k_SkD = rotated.k_sKD;
   return attention.project_out(attention.attend_heads(spec, heads), {o[0].weight, o[0].bias});
@@ -128,16 +131,43 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPas
 }
 
 Support SoftmaxAttention::supports(Feature feature) const {
-  return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
-             ? Support::no("attention has no experts")
-             : Support::yes();
+  switch (feature) {
+    case Feature::kAsyncUlysses:
+      return options_.gated ? Support::no(kCannotOverlap) : Support::yes();
+    case Feature::kRoutes:
+    case Feature::kRouterCorrections:
+      return Support::no("attention has no experts");
+    case Feature::kAdapters:
+    case Feature::kPackedBase:
+      break;
+  }
+  return Support::yes();
 }
 
-TokenFlow SoftmaxAttention::flow() const { return {heads_, window_, {}}; }
+TokenFlow SoftmaxAttention::flow() const {
+  return {heads_, window_, KeptKeys{kv_heads_, head_dim_}};
+}
 
-int64_t SoftmaxAttention::sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                                     Recompute recompute) const {
-  return attention_sent_bytes(batch, window_, element, sums, recompute);
+MixerWork SoftmaxAttention::work(const RankGrid& grid) const {
+  return attention_work(attention_heads(), window_, grid);
+}
+
+Cost SoftmaxAttention::cost(const MixerShape& shape) const {
+  const int64_t s = shape.tokens, d = head_dim_, compute = shape.compute;
+  // Gated attention has queries and keys copied out of its projection, the gate's sigmoid, and the
+  // product with it.
+  const int64_t qkv = s * (heads_ + (options_.gated ? 1 : 2) * kv_heads_) * d * compute;
+  const int64_t gated = options_.gated ? 2 * s * heads_ * d * compute : 0;
+  const int64_t rotated =
+      s * (heads_ + kv_heads_) * (d * compute + (options_.qk_norm ? shape.sums : 0));
+  // Without an exchange the queries are a view of what was rotated; keys and values are joined.
+  const int64_t joined = shape.share_tokens * 2 * shape.kv_heads * d * compute;
+  const sp::HeadShape heads = attention_heads();
+  const int64_t inputs = exchanges(heads, shape)
+                             ? exchanged_inputs(heads, shape) + exchanged_output(heads, shape) -
+                                   s * (heads_ + kv_heads_) * d * compute
+                             : joined;
+  return attention_cost(heads, shape, qkv + gated + rotated + inputs);
 }
 
 }  // namespace ringside::engine

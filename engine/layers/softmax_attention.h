@@ -25,10 +25,11 @@ class SoftmaxAttention final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
-  int64_t sent_bytes(const sp::MicroBatch& batch, int64_t element, int64_t sums,
-                     Recompute recompute) const override;
+  Cost cost(const MixerShape& shape) const override;
+  MixerWork work(const RankGrid& grid) const override;
 
  private:
+  sp::HeadShape attention_heads() const { return {heads_, kv_heads_, head_dim_}; }
   // Attention with an output gate, or with RoPE of a part of each head.
   at::Tensor gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
                    const LayerPass& pass) const;
@@ -37,14 +38,14 @@ class SoftmaxAttention final : public TokenMixer {
   at::Tensor overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                         const LayerPass& pass, OverlappedAttention& attention) const;
   const RopeTables& rope(const LayerPass& pass) const {
-    return local_rope_ ? pass.ropes.local : pass.ropes.global;
+    return no_rope_ ? pass.ropes.none : local_rope_ ? pass.ropes.local : pass.ropes.global;
   }
   HeadNorms head_norms(const LayerPass& pass) const;
   at::Tensor pair_components(const at::Tensor& x) const;
   Weight pair_components(const Weight& norm) const;
 
   int64_t layer_, window_;
-  bool local_rope_;
+  bool local_rope_, no_rope_;
   int64_t heads_, kv_heads_, head_dim_;
   double softmax_scale_;
   NormOptions norm_options_;

@@ -23,18 +23,6 @@
 namespace ringside::engine {
 namespace {
 
-void check_latent_attention(const ModelConfig& c) {
-  const LatentAttentionConfig& latent = c.latent;
-  TORCH_CHECK(!c.has_latent_attention() ||
-                  (latent.q_rank >= 0 && latent.nope_dim > 0 && latent.rope_dim > 0 &&
-                   latent.value_dim > 0 && latent.value_dim <= c.head_dim &&
-                   latent.nope_dim + latent.rope_dim == c.head_dim &&
-                   c.num_key_value_heads == c.num_attention_heads),
-              "model config: latent attention with ", latent.nope_dim, " + ", latent.rope_dim,
-              " components of ", c.head_dim, ", values of ", latent.value_dim, " and ",
-              c.num_key_value_heads, " key heads for ", c.num_attention_heads, " heads");
-}
-
 ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   const std::pair<const char*, int64_t> sizes[] = {{"vocab_size", c.vocab_size},
                                                    {"hidden_size", c.hidden_size},
@@ -49,12 +37,6 @@ ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   TORCH_CHECK(c.num_attention_heads % c.num_key_value_heads == 0,
               "model config: num_attention_heads ", c.num_attention_heads,
               " is not a multiple of num_key_value_heads ", c.num_key_value_heads);
-  check_latent_attention(c);
-  const ExpertsConfig& experts = c.experts;
-  TORCH_CHECK(experts.count == 0 || (experts.per_token > 0 && experts.per_token <= experts.count &&
-                                     experts.intermediate_size > 0),
-              "model config: ", experts.count, " experts of size ", experts.intermediate_size,
-              ", of which each token uses ", experts.per_token);
   TORCH_CHECK(c.blocks.empty() || static_cast<int64_t>(c.blocks.size()) == c.num_hidden_layers,
               "model config: ", c.blocks.size(), " kinds of layers for ", c.num_hidden_layers,
               " layers");
@@ -149,7 +131,7 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
 ExpertLoad Decoder::no_expert_load() const {
   ExpertLoad load;
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    load.emplace_back(layer(i).channel_mixer().num_experts());
+    load.emplace_back(layer(i).channel_mixer().routing().experts);
   }
   return load;
 }
@@ -210,16 +192,17 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
   return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
 }
 
-at::Tensor Decoder::effective_values(std::size_t unit) const {
-  const at::Tensor values = units_.all().at(unit)->gather_flat();
+at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) const {
+  const at::Tensor gathered = given.defined() ? given : units_.all().at(unit)->gather_flat();
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
-    return values;
+    return gathered;
   }
   const int64_t layer = *found;
-  const at::Tensor merged = quantised_.empty() ? values.to(context_.master, /*non_blocking=*/false,
-                                                           /*copy=*/true)
-                                               : quantised_[layer]->unpack(context_.master);
+  const at::Tensor merged = quantised_.empty()
+                                ? gathered.to(context_.master, /*non_blocking=*/false,
+                                              /*copy=*/true)
+                                : quantised_[layer]->unpack(context_.master);
   if (adapters_ != nullptr) {
     adapters_->merge_into(layer, merged);
   }
@@ -243,7 +226,7 @@ std::vector<Weight> Decoder::weights_of(int64_t index) const {
 LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                               const std::shared_ptr<sp::KeptResults>& kept) const {
   LayerPass of_layer{{}, pass.ropes, attention};
-  if (layer(index).channel_mixer().num_experts() > 0) {
+  if (layer(index).channel_mixer().routing().experts > 0) {
     of_layer.experts = {context_.experts ? context_.experts->ranks : nullptr,
                         kept,
                         pass.experts,
@@ -259,7 +242,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
   const bool selective = activations_.recompute == Recompute::kSelective;
   RecomputeOptions kept{nullptr, pass.offload};
   std::shared_ptr<AttentionBackend> keeping;
-  if (recomputes && (selective || layer(index).channel_mixer().num_experts() > 0)) {
+  if (recomputes && (selective || layer(index).channel_mixer().routing().experts > 0)) {
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = selective ? pass.attention.keeping(kept.results) : nullptr;
   }
@@ -300,11 +283,12 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
 
 Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                                            ExpertNotes* experts) const {
-  const bool has_local =
-      std::ranges::any_of(config_.blocks, [](const BlockSpec& block) { return block.local_rope; });
   Ropes ropes{rope_tables(rope_frequencies_, positions, context_.compute)};
-  if (has_local) {
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::local_rope)) {
     ropes.local = rope_tables(local_rope_frequencies_, positions, context_.compute);
+  }
+  if (std::ranges::any_of(config_.blocks, &BlockSpec::no_rope)) {
+    ropes.none = {at::ones_like(ropes.global.cos_s1d), at::zeros_like(ropes.global.sin_s1d)};
   }
   return {std::move(ropes), attention, experts};
 }

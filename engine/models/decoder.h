@@ -82,10 +82,12 @@ class Decoder {
 
   // The values of units()[unit] as they act, outside autograd: unpacked, or with adapters merged
   // into them, in the master dtype; otherwise the flat buffer itself.
+  // gathered: the unit's own values, as gather_flat() returned them; undefined: they are gathered.
   // Shapes: [the unit's numel()].
-  // Collective over: the shard of a sharded unit; the ranks of the experts for theirs.
+  // Collective, unless `gathered` is given, over: the shard of a sharded unit; the ranks of the
+  // experts for theirs.
   // Throws: std::out_of_range when there is no such unit.
-  at::Tensor effective_values(std::size_t unit) const;
+  at::Tensor effective_values(std::size_t unit, const at::Tensor& gathered = {}) const;
 
   // The hidden states after the final norm, in compute dtype. The backend must outlive the
   // backward.

@@ -26,7 +26,7 @@ std::vector<ParamSpec> correction_specs(const ModelConfig& config,
     const ChannelMixer& mixer = layers[i].channel_mixer();
     if (mixer.supports(Feature::kRouterCorrections)) {
       specs.push_back(
-          {correction_name(config, static_cast<int64_t>(i)), {mixer.num_experts()}, true});
+          {correction_name(config, static_cast<int64_t>(i)), {mixer.routing().experts}, true});
     }
   }
   return specs;

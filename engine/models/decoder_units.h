@@ -58,7 +58,7 @@ class DecoderUnits {
   // Makes the units of a model one after another. With packed projections a layer's unit is in the
   // master dtype and whole on every rank, until on_unit() has packed it.
   // Throws: c10::Error when there are fewer experts than ranks that hold them, or when experts that
-  // are one tensor (ExpertKind::kClamped) shall be divided over ranks; what on_unit throws.
+  // are one tensor (GPT-OSS) shall be divided over ranks; what on_unit throws.
   DecoderUnits(const ModelConfig& config, const ComputeContext& context,
                const WeightStorage& storage, const OnUnit& on_unit);
 

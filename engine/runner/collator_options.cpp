@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/layers/decoder_layer.h"
+
 namespace ringside::engine {
 
 sp::HeadShape head_shape(const ModelConfig& config) {
@@ -9,19 +11,18 @@ sp::HeadShape head_shape(const ModelConfig& config) {
 }
 
 int64_t most_ulysses_ranks(const ModelConfig& config) {
-  return config.has_delta_net()
-             ? std::min(config.num_attention_heads, config.delta_net.shape.key_heads)
-             : config.num_attention_heads;
+  int64_t most = config.num_attention_heads;
+  for (const DecoderLayer& layer : make_layers(config)) {
+    most = std::min(most, layer.token_mixer().flow().heads);
+  }
+  return most;
 }
 
 sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_per_micro_batch,
                                      const sp::SequenceOptions& sequence) {
-  return {head_shape(config),
-          tokens_per_micro_batch,
-          sequence,
-          longest_exact_document(config),
-          distinct_windows(config),
-          config.has_delta_net() ? std::make_optional(config.delta_net.shape) : std::nullopt};
+  return {
+      head_shape(config),       tokens_per_micro_batch, sequence, longest_exact_document(config),
+      distinct_windows(config), passed_state(config)};
 }
 
 }  // namespace ringside::engine

@@ -11,7 +11,7 @@ namespace ringside::engine {
 // The attention heads of the model's layers.
 sp::HeadShape head_shape(const ModelConfig& config);
 
-// Most Ulysses ranks: each has a query head and, in models with delta nets, a key head of them.
+// Most Ulysses ranks: each has a head of every token mixer.
 int64_t most_ulysses_ranks(const ModelConfig& config);
 
 // Heads, windows and longest document of the model, with the caller's token budget and layout.

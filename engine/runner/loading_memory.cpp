@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/params/quantised_matrix.h"
-#include "engine/runner/layer_memory.h"
+#include "engine/runner/layers_memory.h"
 
 namespace ringside::engine {
 namespace {

@@ -70,15 +70,32 @@ void add_work(SequenceWork& work, const sp::MicroBatch& batch, const Decoder& mo
   work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
 }
 
+// Bytes that this rank sends for a token mixer in a forward and backward of a micro-batch, by its
+// plan. A second forward runs again what passes a state; attention only when all is recomputed.
+int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_t element,
+                      Recompute recompute) {
+  const int64_t sums = std::max<int64_t>(4, element);
+  if (flow.state) {
+    const sp::StateTraffic& traffic = batch.state_plan->traffic;
+    const int64_t forwards = recompute == Recompute::kNone ? 1 : 2;
+    return forwards * sp::forward_bytes(traffic, element, sums) +
+           sp::backward_bytes(traffic, element, sums);
+  }
+  const sp::Traffic& traffic = batch.plan(flow.window).plan->traffic;
+  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
+  return forwards * sp::forward_bytes(traffic, element) +
+         sp::backward_bytes(traffic, element, sums);
+}
+
 // That the plans predict for the mixers' passes over the inputs.
 double predicted_bytes(const Decoder& model, std::span<const ModelInput> inputs) {
   const int64_t element = at::elementSize(model.compute_dtype());
-  const int64_t sums = std::max<int64_t>(4, element);
   const Recompute recompute = model.activation_options().recompute;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
     for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-      bytes += model.layer(layer).token_mixer().sent_bytes(*input.batch, element, sums, recompute);
+      bytes +=
+          planned_bytes(model.layer(layer).token_mixer().flow(), *input.batch, element, recompute);
     }
   }
   return static_cast<double>(bytes);

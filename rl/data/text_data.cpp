@@ -90,9 +90,10 @@ Conversation conversation_of(const Record& record, const Record& list, const Dat
     if (!message.is_object()) {
       throw std::invalid_argument("a message is " + engine::kind_of(message) +
                                   ", expected {\"role\", \"content\"}" +
-                                  (message.is_string() ? "; in a file of columns, expected an "
-                                                         "object for each record"
-                                                       : ""));
+                                  (message.is_string() || message.is_array()
+                                       ? "; in a file of columns, expected an object for each "
+                                         "record"
+                                       : ""));
     }
     if (text_member(message, "role", "of a chat message").empty()) {
       throw std::invalid_argument("a chat message has an empty role");

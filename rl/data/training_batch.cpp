@@ -26,16 +26,6 @@ std::vector<bool> loss_mask_of(const bridge::Rollout& rollout, bool trained,
   return mask;
 }
 
-void check_groups(std::span<const bridge::Rollout> rollouts, int64_t group_size) {
-  for (std::size_t i = 0; i < rollouts.size(); ++i) {
-    const std::size_t first = i - i % static_cast<std::size_t>(group_size);
-    if (rollouts[i].group_id != rollouts[first].group_id || first + group_size > rollouts.size()) {
-      throw std::invalid_argument("rollout " + rollouts[i].rollout_id +
-                                  " is not part of a whole group of " + std::to_string(group_size));
-    }
-  }
-}
-
 // The ids that a branch continues, its own included.
 std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::BranchPath& path) {
   std::vector<int64_t> ids = rollout.prompt_ids;
@@ -142,7 +132,6 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
 }  // namespace
 
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config) {
-  check_groups(rollouts, config.rollout.group_size);
   const auto trained = trained_samples(rollouts, config);
   std::vector<std::vector<bool>> masks;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {

@@ -39,8 +39,8 @@ struct StepBatch {
 // documents' field kRoutesField has the tokens' routes.
 // The rollouts keep the rules of check_recorded() (rl/rollouts/rollout_admission.h), which every
 // source of rollouts applies.
-// Throws: std::invalid_argument naming the rollout, for groups that are not whole, branches that do
-// not fit, or routes unlike those of the other rollouts.
+// Throws: std::invalid_argument naming the rollout, for branches that do not fit, or routes unlike
+// those of the other rollouts.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config);
 
 // A document whose loss entries are the targets from index `first_target` on.

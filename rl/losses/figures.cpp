@@ -27,6 +27,22 @@ FigureRule rule_of(char code) {
   return code == 'x' ? FigureRule::kMax : code == 'm' ? FigureRule::kMean : FigureRule::kSum;
 }
 
+// The total of each number over the ranks, added from the last rank to the first. An all-reduce
+// adds in an order that depends on a number's place in the buffer, so a new figure would change the
+// last digits of the others.
+std::vector<double> sum_over_ranks(const std::vector<double>& of_rank, sp::Communicator& world) {
+  const at::Tensor all = world.all_gather(at::tensor(of_rank, at::kDouble), "figures");
+  std::vector<double> totals(of_rank.size(), 0.0);
+  for (int64_t rank = world.size() - 1; rank >= 0; --rank) {
+    const at::Tensor row = all[rank];
+    const double* values = row.const_data_ptr<double>();
+    for (std::size_t i = 0; i < totals.size(); ++i) {
+      totals[i] += values[i];
+    }
+  }
+  return totals;
+}
+
 double larger(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
 }
@@ -69,7 +85,7 @@ StepFigures StepFigures::reduce(const engine::HostSums& of_rank, sp::Communicato
     }
   };
   if (!sums.empty()) {
-    put(summed, sp::sum_scalars(sums, world));
+    put(summed, sum_over_ranks(sums, world));
   }
   if (!maxima.empty()) {
     put(compared, sp::max_scalars(maxima, world));

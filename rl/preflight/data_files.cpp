@@ -15,6 +15,7 @@
 #include "rl/preflight/unusual_values.h"
 #include "rl/rewards/answer_check.h"
 #include "rl/rewards/code_tests.h"
+#include "rl/rewards/http_reward.h"
 #include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -26,6 +27,7 @@ namespace {
 
 constexpr std::size_t kParsedTests = 1000;  // test codes that are parsed
 constexpr std::size_t kListed = 10;         // reported lines per file
+constexpr double kPatienceSeconds = 5;      // for a reward server
 // Of a file of documents, which may be larger than memory. Later lines are checked when they are
 // used.
 constexpr int64_t kCheckedBytes = int64_t{256} << 20;
@@ -67,6 +69,11 @@ std::vector<std::string> answer_problems(const std::vector<Prompt>& prompts, con
 bool has_unusable_reward(const PreflightReport& report) {
   return std::any_of(report.mistakes.begin(), report.mistakes.end(),
                      [](const Mistake& mistake) { return mistake.key == "rollout.reward"; });
+}
+
+bool has_mistake(const PreflightReport& report, const std::string& text) {
+  return std::any_of(report.mistakes.begin(), report.mistakes.end(),
+                     [&](const Mistake& mistake) { return mistake.text == text; });
 }
 
 // Tests of code_tests that Python cannot parse, among the first ones.
@@ -195,6 +202,27 @@ void try_python_rewards(const PromptSet& set, const Config& config, PreflightRep
   }
 }
 
+// Asks the server of the reward http once. It may start later, so a problem is no mistake.
+void try_http_reward(const PromptSet& set, const Config& config, PreflightReport& report) {
+  for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
+    if (reward.name != "http" || reward.is_python()) {
+      continue;
+    }
+    RewardOptions options = reward_options(config.rollout, "");
+    options.http_timeout_s = std::min(options.http_timeout_s, kPatienceSeconds);
+    try {
+      const std::string problem = http_reward_problem(options, trial_inputs(set, config).front());
+      if (!problem.empty()) {
+        report.notes.push_back("WARNING: no reward for " + set.prompts.front().place +
+                               " from rollout.reward_options.http_url " + options.http_url + ": " +
+                               problem + "; without it samples have no score");
+      }
+    } catch (const std::invalid_argument&) {
+      // check_rewards() reports options that make no reward.
+    }
+  }
+}
+
 void check_prompt_file(const std::string& key, const std::string& path, const Config& config,
                        const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
@@ -230,13 +258,19 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
       report.notes.push_back(first_prompt(key, set));
       note_prompts(key, set, config, report);
       try_python_rewards(set, config, report);
+      if (key == "data.train") {
+        try_http_reward(set, config, report);
+      }
     }
     if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
       report.notes.push_back(key + ": " + describe_overlong(set, prompt_limit(config)));
     }
     check_positions(key, set.longest, config, files, report);
   } catch (const std::exception& error) {
-    report.mistakes.push_back({key, error.what()});
+    // Of all files of prompts: a chat template that cannot be used.
+    if (!has_mistake(report, error.what())) {
+      report.mistakes.push_back({key, error.what()});
+    }
   }
 }
 

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <thread>
 
+#include "rl/setup/model_device.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -69,6 +71,17 @@ void note_threads_of(const char* key, int64_t threads, PreflightReport& report) 
   }
 }
 
+// Ranks of a CPU share its cores.
+void note_ranks(const Config& config, const PreflightScope& scope, PreflightReport& report) {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const int64_t ranks = scope.ranks_here > 0 ? scope.ranks_here : config.parallel.world_size();
+  if (cores > 0 && ranks > cores && !scope.elsewhere && device_problem(config, 0).empty() &&
+      model_device(config, /*local_rank=*/0).is_cpu()) {
+    report.notes.push_back("WARNING: " + std::to_string(ranks) + " ranks (parallel.*) share the " +
+                           std::to_string(cores) + " cores of this machine's CPU");
+  }
+}
+
 }  // namespace
 
 void check_ports(const Config& config, const PreflightScope& scope, PreflightReport& report) {
@@ -81,6 +94,7 @@ void check_ports(const Config& config, const PreflightScope& scope, PreflightRep
 
 void note_threads(const Config& config, const PreflightScope& scope, PreflightReport& report) {
   note_threads_of("train.threads", config.train.threads, report);
+  note_ranks(config, scope, report);
   if (config.algorithm.task != Task::kSft && scope.workers_here) {
     note_threads_of("rollout.worker_threads", config.rollout.worker_threads, report);
   }

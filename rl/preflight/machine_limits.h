@@ -10,7 +10,8 @@ namespace ringside::rl {
 // run. Blocks: never; binds each port for a moment.
 void check_ports(const Config& config, const PreflightScope& scope, PreflightReport& report);
 
-// Adds a note for train.threads or rollout.worker_threads above this machine's cores.
+// Adds a note for train.threads, rollout.worker_threads or ranks of the CPU above this machine's
+// cores.
 void note_threads(const Config& config, const PreflightScope& scope, PreflightReport& report);
 
 }  // namespace ringside::rl

@@ -8,6 +8,7 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder_units.h"
+#include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_device.h"
@@ -35,44 +36,22 @@ std::string text_of_bytes(int64_t bytes) { return byte_text(static_cast<double>(
 
 int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
 
-int64_t parameters_of(const engine::ModelConfig& model) {
-  int64_t elements = 0;
-  for (const engine::ParamSpec& spec : engine::decoder_specs(model)) {
-    elements += spec.numel();
-  }
-  return elements;
-}
-
 // Bytes of a version of the weights.
 int64_t version_bytes(const Config& config, const engine::ModelConfig& model) {
   const int64_t element = bytes_of(scalar_type(published_dtype(config)));
   if (config.lora.publish != LoraPublish::kAdapter) {
-    return parameters_of(model) * element;
+    return engine::elements(engine::decoder_specs(model)) * element;
   }
-  int64_t elements = 0;
-  for (const engine::ParamSpec& spec :
-       engine::Adapters::factors(model, adapter_options(config.lora))) {
-    elements += spec.numel();
-  }
-  return elements * element;
+  return engine::elements(engine::Adapters::factors(model, adapter_options(config.lora))) * element;
 }
 
-// Keys and values of one token in all layers, in elements. What a delta net keeps does not grow; a
+// Keys and values of one token in all layers, in elements. A state does not grow; a
 // layer with a window keeps less than this.
 int64_t cached_elements(const engine::ModelConfig& model) {
-  const int64_t of_latents = model.latent.kv_rank + model.latent.rope_dim;
-  const int64_t of_heads = 2 * model.num_key_value_heads * model.head_dim;
   int64_t elements = 0;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    switch (model.block(layer).token_mixer) {
-      case engine::TokenMixerKind::kGatedDelta:
-        break;
-      case engine::TokenMixerKind::kLatentAttention:
-        elements += of_latents;
-        break;
-      case engine::TokenMixerKind::kSoftmaxAttention:
-        elements += of_heads;
-    }
+  for (const engine::DecoderLayer& layer : engine::make_layers(model)) {
+    const engine::TokenFlow flow = layer.token_mixer().flow();
+    elements += flow.keys ? flow.keys->elements() : 0;
   }
   return elements;
 }

@@ -41,7 +41,7 @@ PrimeRlBroadcast::PrimeRlBroadcast(std::filesystem::path root, at::ScalarType st
       tokenizer_from_(std::move(tokenizer_from)),
       patience_(patience) {}
 
-void PrimeRlBroadcast::publish(const engine::Decoder& decoder, int64_t version) const {
+void PrimeRlBroadcast::publish(engine::UnitExport& units, int64_t version) const {
   const auto directory = root_ / (kStep + std::to_string(version));
   std::filesystem::remove_all(directory);  // left by an earlier start, with its markers
   std::filesystem::create_directories(directory);
@@ -50,7 +50,7 @@ void PrimeRlBroadcast::publish(const engine::Decoder& decoder, int64_t version) 
   touch(directory / ".started");
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;
-  engine::save_decoder(decoder, directory, storage_, options);
+  engine::model_files(directory, storage_, options)(units);
   touch(directory / ".finished");
   prune(version);
 }

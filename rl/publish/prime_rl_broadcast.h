@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "engine/models/decoder.h"
+#include "engine/models/weight_export.h"
 
 namespace ringside::rl {
 
@@ -23,12 +23,12 @@ class PrimeRlBroadcast {
   PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
                    std::filesystem::path tokenizer_from, std::chrono::milliseconds patience);
 
-  // Publishes one version.
+  // Publishes one version. For use in a sink.
   // Blocks: on the orchestrator's answer, at most `patience`, and on the disk.
   // Throws: std::runtime_error naming the marker when no answer arrives;
   // std::filesystem::filesystem_error or std::runtime_error when the disk fails.
-  // Collective over: the shard of a sharded decoder.
-  void publish(const engine::Decoder& decoder, int64_t version) const;
+  // Collective over: as engine::UnitExport::next().
+  void publish(engine::UnitExport& units, int64_t version) const;
 
  private:
   void wait_for(const std::filesystem::path& marker) const;

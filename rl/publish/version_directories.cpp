@@ -42,18 +42,31 @@ std::filesystem::path VersionDirectories::path_of(int64_t trainer_term, int64_t 
 
 std::filesystem::path VersionDirectories::write(const engine::Decoder& decoder,
                                                 int64_t trainer_term, int64_t version) const {
-  return write(decoder.config(), engine::tensors_to_write(decoder, storage_), trainer_term,
-               version);
+  return write(trainer_term, version, [&](const std::filesystem::path& dir) {
+    engine::save_decoder(decoder, dir, storage_, save_options());
+  });
 }
 
 std::filesystem::path VersionDirectories::write(const engine::ModelConfig& config,
                                                 const std::vector<engine::TensorToWrite>& tensors,
                                                 int64_t trainer_term, int64_t version) const {
-  const auto target = path_of(trainer_term, version);
-  engine::AtomicDirectory directory(target);
+  return write(trainer_term, version, [&](const std::filesystem::path& dir) {
+    engine::save_model(config, tensors, dir, storage_, save_options());
+  });
+}
+
+engine::SaveOptions VersionDirectories::save_options() const {
   engine::SaveOptions options;
   options.copy_tokenizer_from = tokenizer_from_;
-  engine::save_model(config, tensors, directory.path(), storage_, options);
+  return options;
+}
+
+std::filesystem::path VersionDirectories::write(
+    int64_t trainer_term, int64_t version,
+    const std::function<void(const std::filesystem::path&)>& save) const {
+  const auto target = path_of(trainer_term, version);
+  engine::AtomicDirectory directory(target);
+  save(directory.path());
   directory.commit();
   prune();
   return target;
@@ -63,12 +76,9 @@ std::filesystem::path VersionDirectories::write_adapters(const engine::Adapters&
                                                          const std::string& base_model,
                                                          int64_t trainer_term,
                                                          int64_t version) const {
-  const auto target = path_of(trainer_term, version);
-  engine::AtomicDirectory directory(target);
-  engine::save_adapters(adapters, directory.path(), base_model);
-  directory.commit();
-  prune();
-  return target;
+  return write(trainer_term, version, [&](const std::filesystem::path& dir) {
+    engine::save_adapters(adapters, dir, base_model);
+  });
 }
 
 void VersionDirectories::prune() const {

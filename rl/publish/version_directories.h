@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/io/hf_directory.h"
@@ -26,7 +28,7 @@ class VersionDirectories {
 
   // Writes the version atomically (under another name, renamed when durable), then removes the
   // oldest versions beyond `keep`. Returns its path.
-  // Collective over: the shard of a sharded decoder.
+  // Not collective: the decoder is whole on this rank.
   // Blocks: on the disk.
   // Throws: std::runtime_error or std::system_error on a write failure.
   std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term,
@@ -43,6 +45,9 @@ class VersionDirectories {
                                        int64_t version) const;
 
  private:
+  std::filesystem::path write(int64_t trainer_term, int64_t version,
+                              const std::function<void(const std::filesystem::path&)>& save) const;
+  engine::SaveOptions save_options() const;
   void prune() const;
 
   std::filesystem::path root_;

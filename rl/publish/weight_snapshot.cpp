@@ -29,11 +29,6 @@ std::string dtype_name(at::ScalarType dtype) {
   TORCH_CHECK(false, "weights are published in F32, BF16, F16 or F64, got ", dtype);
 }
 
-// The dtype of a unit in a snapshot of `dtype`.
-at::ScalarType dtype_of(const engine::ParamUnit& unit, at::ScalarType dtype) {
-  return engine::widened_dtype(unit.specs().front(), dtype);
-}
-
 // The dtype of a TensorEntry or a NamedBuffer.
 template <class Named>
 at::ScalarType dtype_of(const Named& tensor) {
@@ -43,15 +38,14 @@ at::ScalarType dtype_of(const Named& tensor) {
   return found->second;
 }
 
-// The bytes of parameter i in a flat buffer of the unit's layout. The view keeps the buffer alive.
-bridge::Buffer view_bytes(const engine::ParamUnit& unit,
-                          const std::shared_ptr<const at::Tensor>& flat, std::size_t i) {
+// The bytes of these elements of a flat buffer. The view keeps the buffer alive.
+bridge::Buffer view_bytes(engine::ParamUnit::Range range,
+                          const std::shared_ptr<const at::Tensor>& flat) {
   const auto element = flat->element_size();
   const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
-  const auto [offset, numel] = unit.range(i);
   return {flat,
-          {begin + static_cast<std::size_t>(offset) * element,
-           static_cast<std::size_t>(numel) * element}};
+          {begin + static_cast<std::size_t>(range.offset) * element,
+           static_cast<std::size_t>(range.numel) * element}};
 }
 
 // A unit's values in one dtype after another, each converted once for all parameters. A model has a
@@ -60,22 +54,20 @@ bridge::Buffer view_bytes(const engine::ParamUnit& unit,
 class Converted {
  public:
   // values: flat, in the unit's layout.
-  Converted(const engine::ParamUnit& unit, at::Tensor values, bool copy)
-      : unit_(unit), values_(std::move(values)), copy_(copy) {}
+  Converted(const engine::ParamUnit& unit, at::Tensor values)
+      : unit_(unit), values_(std::move(values)) {}
   bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
     auto& flat = flats_[dtype];
     if (!flat) {
-      flat = std::make_shared<const at::Tensor>(
-          values_.to(at::kCPU, dtype, /*non_blocking=*/false, copy_));
+      flat = std::make_shared<const at::Tensor>(values_.to(at::kCPU, dtype));
     }
     const engine::ParamSpec& spec = unit_.specs()[i];
-    return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_, flat, i)};
+    return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_.range(i), flat)};
   }
 
  private:
   const engine::ParamUnit& unit_;
   at::Tensor values_;
-  bool copy_;
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
 
@@ -96,30 +88,6 @@ void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
     std::copy(from.begin(), from.end(), rest.begin());
     buffer.data = {block, rest.first(from.size())};
     rest = rest.subspan(from.size());
-  }
-}
-
-// Appends a copy of each parameter of the unit.
-void append_copies(std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
-                   const at::Tensor& values, at::ScalarType dtype) {
-  Converted converted(unit, values, /*copy=*/true);
-  for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    tensors.push_back(converted.parameter(i, engine::widened_dtype(unit.specs()[i], dtype)));
-  }
-}
-
-// The copies of a unit in memory of the block, from the front of `rest`, which then begins behind
-// them.
-void append_copies_in(const std::shared_ptr<bridge::SharedBlock>& block, std::span<std::byte>& rest,
-                      std::vector<bridge::NamedBuffer>& tensors, const engine::ParamUnit& unit,
-                      const at::Tensor& values, at::ScalarType dtype) {
-  const at::Tensor copy =
-      at::from_blob(rest.data(), values.sizes(), at::TensorOptions().dtype(dtype));
-  copy.copy_(values);
-  for (const engine::ParamSpec& spec : unit.specs()) {
-    const auto bytes = rest.first(static_cast<std::size_t>(spec.numel()) * copy.element_size());
-    tensors.push_back({spec.name, dtype_name(dtype), spec.shape, {block, bytes}});
-    rest = rest.subspan(bytes.size());
   }
 }
 
@@ -158,82 +126,43 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
 
 }  // namespace
 
-PublishedParameters::PublishedParameters(const engine::Decoder& decoder)
-    : units_(decoder.units()), merged_(&decoder) {}
-
-PublishedParameters PublishedParameters::adapters_of(const engine::Decoder& decoder) {
-  TORCH_CHECK(decoder.adapters() != nullptr, "weights: the model has no adapters to publish");
-  PublishedParameters parameters;
-  parameters.units_ = {&decoder.adapters()->unit()};
-  return parameters;
-}
-
-at::Tensor PublishedParameters::values(std::size_t u) const {
-  return merged_ != nullptr ? merged_->effective_values(u) : units_.at(u)->gather_flat();
-}
-
-std::size_t PublishedParameters::bytes(at::ScalarType dtype) const {
-  std::size_t bytes = 0;
-  for (const engine::ParamUnit* unit : units_) {
-    bytes += static_cast<std::size_t>(unit->numel()) * at::elementSize(dtype_of(*unit, dtype));
-  }
-  return bytes;
-}
-
-std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
-                                              at::ScalarType dtype) {
-  std::vector<bridge::NamedBuffer> tensors;
-  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    append_copies(tensors, *parameters.units()[u], parameters.values(u), dtype);
-  }
-  return tensors;
-}
-
-std::vector<bridge::NamedBuffer> copy_weights(const PublishedParameters& parameters,
-                                              at::ScalarType dtype,
-                                              const std::shared_ptr<bridge::SharedBlock>& block) {
-  require_size(*block, parameters.bytes(dtype));
-  std::vector<bridge::NamedBuffer> tensors;
-  std::span<std::byte> rest = block->bytes();
-  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    const engine::ParamUnit& unit = *parameters.units()[u];
-    append_copies_in(block, rest, tensors, unit, parameters.values(u), dtype_of(unit, dtype));
-  }
-  return tensors;
-}
-
-WeightCopy::WeightCopy(const PublishedParameters& parameters, at::ScalarType dtype,
+WeightCopy::WeightCopy(engine::UnitExport& units, at::ScalarType dtype,
                        std::shared_ptr<bridge::SharedBlock> block,
                        const std::optional<c10::Stream>& stream)
-    : block_(std::move(block)) {
-  if (!stream) {
-    buffers_ = block_ ? copy_weights(parameters, dtype, block_) : copy_weights(parameters, dtype);
-    return;
-  }
+    : block_(std::move(block)), stream_(stream) {
   if (block_) {
-    require_size(*block_, parameters.bytes(dtype));
+    require_size(*block_, units.weights().bytes(dtype));
   }
-  for (std::size_t u = 0; u < parameters.units().size(); ++u) {
-    const engine::ParamUnit& unit = *parameters.units()[u];
-    download(unit, parameters.values(u), dtype_of(unit, dtype), *stream);
-  }
-  for (const engine::ParamUnit* unit : parameters.units()) {
-    unit->hold_for(arrived_);
+  while (const auto unit = units.next()) {
+    add(*unit, unit->stored_dtype(dtype));
   }
 }
 
-void WeightCopy::download(const engine::ParamUnit& unit, const at::Tensor& values,
-                          at::ScalarType dtype, const c10::Stream& stream) {
-  const auto copy = std::make_shared<const at::Tensor>(
-      at::empty({values.numel()}, at::TensorOptions().dtype(dtype).pinned_memory(true)));
+// The block is not pinned: with a stream its bytes are copied in take().
+at::Tensor WeightCopy::host_memory(int64_t elements, at::ScalarType dtype) {
+  const auto options = at::TensorOptions().dtype(dtype);
+  if (!block_ || stream_) {
+    return at::empty({elements}, options.pinned_memory(stream_.has_value()));
+  }
+  std::byte* begin = block_->bytes().data() + filled_;
+  filled_ += static_cast<std::size_t>(elements) * at::elementSize(dtype);
+  return at::from_blob(
+      begin, {elements}, [owner = block_](void*) {}, options);
+}
+
+void WeightCopy::add(const engine::ExportedUnit& unit, at::ScalarType dtype) {
+  const auto copy = std::make_shared<const at::Tensor>(host_memory(unit.values().numel(), dtype));
   // One download a unit: it waits for the kernels that merge adapters into the unit's values.
-  engine::Download download(stream);
-  download.add(values, *copy);
+  engine::Download download(stream_);
+  download.add(unit.values(), *copy);
+  if (stream_) {
+    arrived_ = download.finish();
+    unit.hold_for(arrived_);
+  }
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
     const engine::ParamSpec& spec = unit.specs()[i];
-    buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(unit, copy, i)});
+    buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(unit.range(i), copy)});
   }
-  arrived_ = download.finish();
 }
 
 std::vector<bridge::NamedBuffer> WeightCopy::take() {
@@ -244,6 +173,16 @@ std::vector<bridge::NamedBuffer> WeightCopy::take() {
     }
   }
   return std::move(buffers_);
+}
+
+std::vector<bridge::NamedBuffer> copy_weights(const engine::WeightView& weights,
+                                              at::ScalarType dtype,
+                                              const std::shared_ptr<bridge::SharedBlock>& block) {
+  std::vector<bridge::NamedBuffer> copies;
+  engine::export_weights(weights, [&](engine::UnitExport& units) {
+    copies = WeightCopy(units, dtype, block, std::nullopt).take();
+  });
+  return copies;
 }
 
 std::vector<engine::TensorToWrite> tensors_of(const std::vector<bridge::NamedBuffer>& copies) {
@@ -294,7 +233,7 @@ std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Ma
   require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
   for (const engine::ParamUnit* unit : decoder.trained_units()) {
-    Converted values(*unit, unit->flat().detach(), /*copy=*/false);
+    Converted values(*unit, unit->flat().detach());
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
     }

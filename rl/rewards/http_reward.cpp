@@ -116,4 +116,9 @@ Reward http_reward(const RewardOptions& options,
   };
 }
 
+std::string http_reward_problem(const RewardOptions& options, const RewardInput& input) {
+  std::string trouble;
+  return ask(parse_target(options), request_body(input), trouble) ? "" : trouble;
+}
+
 }  // namespace ringside::rl

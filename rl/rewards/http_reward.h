@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 
 #include "rl/rewards/reward.h"
 
@@ -21,5 +22,10 @@ Reward http_reward(const RewardOptions& options);
 // The same with another way to wait between attempts, for tests.
 Reward http_reward(const RewardOptions& options,
                    std::function<void(std::chrono::milliseconds)> wait);
+
+// Asks the server once. Returns what is wrong with its answer; empty if it is a reward.
+// Blocks: at most options.http_timeout_s, apart from name resolution.
+// Throws: as http_reward().
+std::string http_reward_problem(const RewardOptions& options, const RewardInput& input);
 
 }  // namespace ringside::rl

@@ -234,7 +234,6 @@ class LiveSource final : public RolloutSource {
       : answers_(std::move(answers)),
         eval_(config.eval),
         dtype_(scalar_type(published_dtype(config))),
-        adapters_alone_(config.lora.publish == LoraPublish::kAdapter),
         shares_memory_(config.weights.shared_memory),
         run_id_(options.run_id),
         trainer_term_(options.trainer_term),
@@ -246,32 +245,14 @@ class LiveSource final : public RolloutSource {
     write_addresses(/*ended=*/false);
   }
 
-  void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
-    if (!reads_weights(next_step)) {
-      return;
-    }
-    const auto begin = Clock::now();
-    const auto published =
-        adapters_alone_ ? PublishedParameters::adapters_of(decoder) : PublishedParameters(decoder);
-    auto block = shared_block(published.bytes(dtype_));
-    if (!copy_stream_) {
-      copy_stream_ = engine::make_side_stream(decoder.context().device);
-    }
-    WeightCopy copy(published, dtype_, block, copy_stream_);
-    jobs_.submit([this, config = decoder.config(), copy = std::move(copy), block = std::move(block),
-                  version, next_step]() mutable {
-      auto tensors = copy.take();
-      if (directories_) {  // written before the version is announced
-        directories_->write(config, tensors_of(tensors), trainer_term_, version);
-      }
-      offer(std::move(tensors), std::move(block), version, next_step);
-    });
-    stalls_.add(Clock::now() - begin);
-  }
-
   // After the last step nothing is sampled, unless the workers evaluate its weights.
-  bool reads_weights(int64_t next_step) const override {
-    return next_step <= last_step_ || (has_evaluation() && evaluation_is_due(eval_, next_step - 1));
+  engine::WeightSink weight_sink(int64_t version, int64_t next_step) override {
+    if (next_step > last_step_ && !(has_evaluation() && evaluation_is_due(eval_, next_step - 1))) {
+      return {};
+    }
+    return [this, version, next_step](engine::UnitExport& units) {
+      publish(units, version, next_step);
+    };
   }
 
   std::string reference_answer(int64_t group_id) override {
@@ -288,16 +269,18 @@ class LiveSource final : public RolloutSource {
         return {{}, "the weights were not published in time"};
       }
     }
-    with_intake([&] { intake_.open_evaluation(work.prompts, work.samples); });
+    with_intake([&] {
+      intake_.endpoint().open_evaluation(work.prompts, static_cast<int32_t>(work.samples));
+    });
     EvaluatorNotice notice;
     int64_t missing = -1;
     do {
       HeldOutAnswers answers;
       const auto progress = with_intake([&] {
-        if (auto samples = intake_.take_evaluation(kEvaluationSlice)) {
+        if (auto samples = intake_.endpoint().take_evaluation(kEvaluationSlice)) {
           answers.samples = std::move(*samples);
         }
-        return intake_.evaluation();
+        return intake_.endpoint().evaluation();
       });
       if (!answers.samples.empty()) {
         return answers;
@@ -308,14 +291,15 @@ class LiveSource final : public RolloutSource {
       notice.tick(progress);
     } while (waits());
     return with_intake([&] {
-      const bridge::EvaluationProgress progress = intake_.evaluation();
-      intake_.end_evaluation();
+      const bridge::EvaluationProgress progress = intake_.endpoint().evaluation();
+      intake_.endpoint().end_evaluation();
       return HeldOutAnswers{{}, describe(progress)};
     });
   }
 
   // Does not wait for a version that is being encoded: rollouts already received are returned.
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     const auto deadline = Clock::now() + timeout;
     for (;;) {
       const auto left = std::max(milliseconds::zero(),
@@ -340,7 +324,7 @@ class LiveSource final : public RolloutSource {
   }
   void checkpointed(int64_t step) override {
     const std::lock_guard lock(mutex_);
-    intake_.checkpointed(step);
+    intake_.endpoint().checkpointed(step);
   }
   void finish() override {
     jobs_.wait_idle(kFinish);
@@ -352,8 +336,27 @@ class LiveSource final : public RolloutSource {
   }
 
  private:
-  void write_addresses(bool ended) const {
-    write_endpoint_file(endpoint_file_, {intake_.rollout_address(), intake_.weights_address(),
+  void publish(engine::UnitExport& units, int64_t version, int64_t next_step) {
+    const auto begin = Clock::now();
+    auto block = shared_block(units.weights().bytes(dtype_));
+    if (!copy_stream_) {
+      copy_stream_ = engine::make_side_stream(units.weights().context().device);
+    }
+    WeightCopy copy(units, dtype_, block, copy_stream_);
+    jobs_.submit([this, config = units.weights().config(), copy = std::move(copy),
+                  block = std::move(block), version, next_step]() mutable {
+      auto tensors = copy.take();
+      if (directories_) {  // written before the version is announced
+        directories_->write(config, tensors_of(tensors), trainer_term_, version);
+      }
+      offer(std::move(tensors), std::move(block), version, next_step);
+    });
+    stalls_.add(Clock::now() - begin);
+  }
+
+  void write_addresses(bool ended) {
+    const bridge::TrainerEndpoint& endpoint = intake_.endpoint();
+    write_endpoint_file(endpoint_file_, {endpoint.rollout_address(), endpoint.weights_address(),
                                          run_id_, trainer_term_, ended});
   }
 
@@ -391,7 +394,6 @@ class LiveSource final : public RolloutSource {
   std::unique_ptr<GrantedAnswers> answers_;  // null: not known here
   EvalConfig eval_;
   at::ScalarType dtype_;
-  bool adapters_alone_;  // a version is the adapters, not the whole model
   bool shares_memory_;
   std::string run_id_;
   int64_t trainer_term_;

@@ -51,18 +51,16 @@ class PrimeRlSource final : public RolloutSource {
         least_samples_(config.train.num_mini_batches),
         heard_(steady_clock::now()) {}
 
-  void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) override {
+  engine::WeightSink weight_sink(int64_t version, int64_t next_step) override {
     version_ = version;
-    if (reads_weights(next_step)) {
-      broadcast_->publish(decoder, version);
+    if (!broadcast_ || next_step > last_step_) {
+      return {};
     }
+    return [this, version](engine::UnitExport& units) { broadcast_->publish(units, version); };
   }
 
-  bool reads_weights(int64_t next_step) const override {
-    return broadcast_ && next_step <= last_step_;
-  }
-
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     const auto deadline = steady_clock::now() + timeout;
     do {
       const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
@@ -84,7 +82,8 @@ class PrimeRlSource final : public RolloutSource {
   SourceCounters counters() const override { return counters_; }
 
  private:
-  std::optional<std::vector<bridge::Rollout>> accept(const zmq::message_t& message, int64_t step) {
+  std::optional<std::vector<bridge::FlatRollout>> accept(const zmq::message_t& message,
+                                                         int64_t step) {
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(message.data()),
                                            message.size());
     auto decoded = prime::decode_step(bytes, {step, next_group_, 0, version_}, limits());
@@ -105,7 +104,7 @@ class PrimeRlSource final : public RolloutSource {
     }
     next_group_ += samples;
     counters_.accepted += samples;
-    return std::move(batch.rollouts);
+    return flatten_rollouts(batch.rollouts);
   }
 
   std::nullopt_t refuse(const std::string& reason) {

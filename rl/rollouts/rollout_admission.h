@@ -57,7 +57,7 @@ bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& conf
 //   sampling       temperature is not rollout.temperature
 //   rewards        the names are not those of rollout.reward (any names if that is "worker")
 //   prompt         prompt_ids is not the prompt of the group
-// How old a rollout's weights may be is the StepPolicy's to say.
+// How old a rollout's weights may be is step_policy()'s to say.
 class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
   // prompts: nullptr if this trainer does not have them; then only the prompt's length is checked.

@@ -15,7 +15,7 @@ constexpr milliseconds kAgain{30'000};     // what lasts is logged again
 constexpr std::size_t kMaxMessages = 256;  // between two drains; further messages are dropped
 
 bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRules& rules) {
-  options.policy = std::make_shared<StepPolicy>(rules);
+  options.policy = step_policy(rules);
   // Capacity for all rollouts that may be in flight, and for a replayed journal as well.
   options.max_queued_rollouts =
       std::max<int64_t>(options.max_queued_rollouts,
@@ -28,7 +28,7 @@ bridge::TrainerOptions with_rules(bridge::TrainerOptions options, const StepRule
 RolloutIntake::RolloutIntake(bridge::TrainerOptions options, const StepRules& rules,
                              int64_t last_step)
     : rules_(rules),
-      journal_(options.journal_directory),
+      journal_(options.journal.directory),
       last_step_(last_step),
       alone_(kAlone, kAgain),
       no_room_(kAgain),
@@ -46,17 +46,13 @@ void RolloutIntake::publish(std::shared_ptr<const bridge::WeightSnapshot> snapsh
   endpoint_.open_steps(next_step, std::min(last_step_, next_step + rules_.max_staleness));
 }
 
-std::optional<std::vector<bridge::Rollout>> RolloutIntake::poll(int64_t step,
-                                                                milliseconds timeout) {
+std::optional<std::vector<bridge::FlatRollout>> RolloutIntake::poll(int64_t step,
+                                                                    milliseconds timeout) {
   auto rollouts = endpoint_.take(step, timeout);
   if (rollouts) {
     log_where_refill_gave_up(step);
   }
   return rollouts;
-}
-
-void RolloutIntake::open_evaluation(int64_t prompts, int64_t samples) {
-  endpoint_.open_evaluation(prompts, static_cast<int32_t>(samples));
 }
 
 void RolloutIntake::log_where_refill_gave_up(int64_t step) {

@@ -1,5 +1,5 @@
 // Live intake of rollouts on trainer rank 0, without the weights' source. Owns the bridge's
-// endpoint, whose ledger decides what becomes of each group by the StepPolicy. Opens each step when
+// endpoint, whose ledger decides what becomes of each group by step_policy(). Opens each step when
 // the weights that it may be sampled under are published, and takes each step's rollouts.
 // Torch-free.
 // Thread safety: none, except where a method says otherwise. The endpoint has its own threads.
@@ -32,12 +32,12 @@ class RolloutIntake {
  public:
   // options.newest_of_term: from record_start(). rules.first_step: the step after the version that
   // the trainer starts with. last_step: no group of a later step is granted.
-  // Throws: what StepPolicy and bridge::TrainerEndpoint throw; std::invalid_argument when the
+  // Throws: what step_policy() and bridge::TrainerEndpoint throw; std::invalid_argument when the
   // groups up to last_step exceed the range of group ids.
   RolloutIntake(bridge::TrainerOptions options, const StepRules& rules, int64_t last_step);
 
-  const std::string& rollout_address() const { return endpoint_.rollout_address(); }
-  const std::string& weights_address() const { return endpoint_.weights_address(); }
+  // For its addresses, evaluations by the workers, and finished checkpoints.
+  bridge::TrainerEndpoint& endpoint() { return endpoint_; }
 
   // Publishes the weights and opens the steps up to next_step + max_staleness: with a staleness of
   // one or more, workers sample later steps while next_step is trained.
@@ -45,30 +45,16 @@ class RolloutIntake {
   // Throws: what TrainerEndpoint::publish and open_steps throw.
   void publish(std::shared_ptr<const bridge::WeightSnapshot> snapshot, int64_t next_step);
 
-  // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
-  // `timeout`.
-  // Blocks: up to `timeout`.
-  // Throws: when the endpoint has failed.
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, std::chrono::milliseconds timeout);
-
-  // Evaluation by the workers; contracts as in bridge::TrainerEndpoint.
-  void open_evaluation(int64_t prompts, int64_t samples);
-  std::optional<std::vector<bridge::HeldOutSample>> take_evaluation(
-      std::chrono::milliseconds timeout) {
-    return endpoint_.take_evaluation(timeout);
-  }
-  void end_evaluation() { endpoint_.end_evaluation(); }
-  bridge::EvaluationProgress evaluation() const { return endpoint_.evaluation(); }
+  // The messages of all rollouts of `step`, whole groups in order; nullopt if they are not complete
+  // within `timeout`. Blocks: up to `timeout`. Throws: when the endpoint has failed.
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       std::chrono::milliseconds timeout);
 
   // Events since the last call, one sentence each. Call it every second or more often: states that
   // last (no worker, a journal without room) are repeated every 30 s, by the time `now`.
   // Thread safety: may run concurrently with any other method.
   std::vector<IntakeMessage> drain_messages(
       std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
-
-  // Call when the checkpoint of `step` is on disk: rollouts of the steps up to it, in every round,
-  // are removed from the journal.
-  void checkpointed(int64_t step) { endpoint_.checkpointed(step); }
 
   // Tells the workers that the run is over.
   // Blocks: a few seconds at most.

@@ -8,13 +8,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "engine/models/decoder.h"
+#include "engine/models/weight_export.h"
 #include "rl/config/config.h"
 #include "rl/rollouts/source_counters.h"
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/held_out_samples.h"
 #include "sp/mesh/communicator.h"
 
@@ -36,23 +37,18 @@ class RolloutSource {
  public:
   virtual ~RolloutSource() = default;
 
-  // Publishes weights. Called once before the first step with the version of the loaded weights,
-  // and after every update with the new version. `next_step`: the step whose rollouts are needed
-  // next. Does not wait for workers.
-  // Collective over: the shard of a sharded decoder, if reads_weights(next_step). The other ranks
-  // take part by engine::join_reading().
-  // Throws: when the source has failed or the weights cannot be written.
-  virtual void publish(const engine::Decoder& decoder, int64_t version, int64_t next_step) = 0;
+  // The sink that publishes the weights of `version`, from which the rollouts of `next_step` are
+  // sampled; empty where nobody wants them. Called once before the first step with the version of
+  // the loaded weights, and after every update with the new version. The sink does not wait for
+  // workers. It throws when the source has failed or the weights cannot be written.
+  virtual engine::WeightSink weight_sink(int64_t version, int64_t next_step) = 0;
 
-  // Whether publish() for this step reads the decoder; otherwise it does nothing. A pure function.
-  virtual bool reads_weights(int64_t next_step) const = 0;
-
-  // All rollouts of `step`, whole groups in order; nullopt if they are not complete within
-  // `timeout`.
+  // The messages of all rollouts of `step`, whole groups in order, validated and admitted; nullopt
+  // if they are not complete within `timeout`.
   // Blocks: up to `timeout`.
   // Throws: when the source has failed.
-  virtual std::optional<std::vector<bridge::Rollout>> poll(int64_t step,
-                                                           std::chrono::milliseconds timeout) = 0;
+  virtual std::optional<std::vector<bridge::FlatRollout>> poll(
+      int64_t step, std::chrono::milliseconds timeout) = 0;
 
   // The reference answer of the group's prompt; empty if the source knows none.
   virtual std::string reference_answer(int64_t group_id) { return {}; }
@@ -82,6 +78,9 @@ class RolloutSource {
 // Blocks: until the file is read.
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const Config& config);
+
+// The messages of rollouts that did not come over the bridge.
+std::vector<bridge::FlatRollout> flatten_rollouts(std::span<const bridge::Rollout> rollouts);
 
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;

@@ -1,6 +1,7 @@
 #include "rl/rollouts/step_policy.h"
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,40 +15,37 @@ void require(bool holds, const std::string& what) {
   }
 }
 
-}  // namespace
-
-StepPolicy::StepPolicy(StepRules rules) : rules_(std::move(rules)) {
+void check(const StepRules& rules) {
   constexpr int64_t kMaxRounds = bridge::kFirstHeldOutGroup / kRoundStride;
-  require(rules_.prompts_per_step >= 1 && rules_.group_size >= 1 && rules_.max_staleness >= 0,
-          std::to_string(rules_.prompts_per_step) + " prompts a step, groups of " +
-              std::to_string(rules_.group_size) + ", staleness " +
-              std::to_string(rules_.max_staleness) + "; expected at least 1, 1 and 0");
-  require(rules_.refill_rounds >= 1 && rules_.refill_rounds <= kMaxRounds,
-          std::to_string(rules_.refill_rounds) + " rounds of refill, expected 1 to " +
+  require(rules.prompts_per_step >= 1 && rules.group_size >= 1 && rules.max_staleness >= 0,
+          std::to_string(rules.prompts_per_step) + " prompts a step, groups of " +
+              std::to_string(rules.group_size) + ", staleness " +
+              std::to_string(rules.max_staleness) + "; expected at least 1, 1 and 0");
+  require(rules.refill_rounds >= 1 && rules.refill_rounds <= kMaxRounds,
+          std::to_string(rules.refill_rounds) + " rounds of refill, expected 1 to " +
               std::to_string(kMaxRounds));
-  require(rules_.refill_rounds == 1 || rules_.total_reward != nullptr,
-          std::to_string(rules_.refill_rounds) +
+  require(rules.refill_rounds == 1 || rules.total_reward != nullptr,
+          std::to_string(rules.refill_rounds) +
               " rounds of refill without a total_reward to judge groups by");
 }
 
-int64_t StepPolicy::step_of(int64_t group_id) const {
-  const bool has_step = group_id >= 0 && group_id / kRoundStride < rules_.refill_rounds;
-  return has_step ? first_group(group_id) / rules_.prompts_per_step + 1 : 0;
+bridge::GroupRule rule_of(const StepRules& rules, int64_t group_id) {
+  bridge::GroupRule rule;
+  rule.first_group = group_id % kRoundStride;
+  const bool has_step = group_id >= 0 && group_id / kRoundStride < rules.refill_rounds;
+  rule.step = has_step ? rule.first_group / rules.prompts_per_step + 1 : 0;
+  if (group_id / kRoundStride + 1 < rules.refill_rounds) {
+    rule.next_round = group_id + kRoundStride;
+  }
+  rule.group_size = static_cast<int32_t>(rules.group_size);
+  rule.max_version = rule.step - 1;  // that the step starts from
+  rule.min_version = std::max<int64_t>(0, rule.max_version - rules.max_staleness);
+  return rule;
 }
 
-bridge::GroupRange StepPolicy::first_groups(int64_t step) const {
-  return {(step - 1) * rules_.prompts_per_step, step * rules_.prompts_per_step};
-}
-
-std::optional<int64_t> StepPolicy::next_round(int64_t group_id) const {
-  const int64_t next = group_id + kRoundStride;
-  return next / kRoundStride < rules_.refill_rounds ? std::optional(next) : std::nullopt;
-}
-
-bool StepPolicy::teaches_nothing(std::span<const bridge::Rollout* const> group) const {
+bool teaches_nothing(std::span<const std::optional<double>> rewards) {
   std::optional<double> first;
-  for (const bridge::Rollout* rollout : group) {
-    const std::optional<double> reward = rules_.total_reward(*rollout);
+  for (const std::optional<double>& reward : rewards) {
     first = first ? first : reward;
     if (reward && *reward != *first) {
       return false;
@@ -56,16 +54,23 @@ bool StepPolicy::teaches_nothing(std::span<const bridge::Rollout* const> group) 
   return true;
 }
 
-int64_t StepPolicy::min_version(int64_t group_id) const {
-  return std::max<int64_t>(0, step_of(group_id) - 1 - rules_.max_staleness);
-}
+}  // namespace
 
-bool StepPolicy::is_stale(const bridge::Rollout& rollout) const {
-  const int64_t trained_at = step_of(rollout.group_id) - 1;
-  return std::any_of(
-      rollout.versions.begin(), rollout.versions.end(), [&](const bridge::VersionSpan& span) {
-        return span.version > trained_at || trained_at - span.version > rules_.max_staleness;
-      });
+bridge::GroupPolicy step_policy(StepRules rules) {
+  check(rules);
+  const auto shared = std::make_shared<const StepRules>(std::move(rules));
+  return {.first_step = shared->first_step,
+          .rule_of = [shared](int64_t group_id) { return rule_of(*shared, group_id); },
+          .first_groups =
+              [shared](int64_t step) {
+                return bridge::GroupRange{(step - 1) * shared->prompts_per_step,
+                                          step * shared->prompts_per_step};
+              },
+          .reward_of =
+              [shared](const bridge::Rollout& rollout) {
+                return shared->total_reward ? shared->total_reward(rollout) : std::nullopt;
+              },
+          .teaches_nothing = teaches_nothing};
 }
 
 }  // namespace ringside::rl

@@ -33,27 +33,10 @@ struct StepRules {
   std::function<std::optional<double>(const bridge::Rollout&)> total_reward = {};
 };
 
-// Thread safety: every method, if total_reward is a pure function.
-class StepPolicy final : public bridge::GroupPolicy {
- public:
-  // Throws: std::invalid_argument naming the number, for rules below 1 (staleness below 0), for
-  // more rounds than group ids can encode, and for refill without total_reward.
-  explicit StepPolicy(StepRules rules);
-
-  int64_t first_step() const override { return rules_.first_step; }
-  int64_t step_of(int64_t group_id) const override;
-  bridge::GroupRange first_groups(int64_t step) const override;
-  int64_t first_group(int64_t group_id) const override { return group_id % kRoundStride; }
-  std::optional<int64_t> next_round(int64_t group_id) const override;
-  // Samples without a score are ignored. A group without any score counts as one of equal rewards.
-  bool teaches_nothing(std::span<const bridge::Rollout* const> group) const override;
-  int32_t group_size() const override { return static_cast<int32_t>(rules_.group_size); }
-  int64_t min_version(int64_t group_id) const override;
-  // A rollout of several versions is checked against all of them, so its oldest token decides.
-  bool is_stale(const bridge::Rollout& rollout) const override;
-
- private:
-  StepRules rules_;
-};
+// Samples without a score make no difference in a group; a group without any score teaches nothing.
+// Throws: std::invalid_argument naming the number, for rules below 1 (staleness below 0), for more
+// rounds than group ids can encode, and for refill without total_reward.
+// Thread safety: the policy's functions may run on any thread, if total_reward may.
+bridge::GroupPolicy step_policy(StepRules rules);
 
 }  // namespace ringside::rl

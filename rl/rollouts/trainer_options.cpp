@@ -24,9 +24,9 @@ bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::st
   options.weights_address = config.weights_address;
   options.run_id = run_id;
   options.trainer_term = trainer_term;
-  options.journal_directory = journal_directory;
-  options.fsync = config.journal_fsync;
-  options.journal_max_bytes = from_mebibytes(config.journal_max_mb);
+  options.journal.directory = journal_directory;
+  options.journal.fsync = config.journal_fsync;
+  options.journal.max_bytes = from_mebibytes(config.journal_max_mb);
   options.heartbeat_interval = from_seconds(config.heartbeat_s);
   options.worker_timeout = from_seconds(config.worker_timeout_s);
   options.pause_timeout = from_seconds(config.pause_timeout_s);

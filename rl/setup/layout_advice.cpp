@@ -13,8 +13,8 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
-#include "engine/nn/recurrent_runs.h"
 #include "engine/runner/collator_options.h"
+#include "engine/runner/layers_memory.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
@@ -62,23 +62,15 @@ struct UnitUse {
   bool of_experts = false;
 };
 
-int64_t elements_of(const std::vector<engine::ParamSpec>& specs) {
-  int64_t sum = 0;
-  for (const engine::ParamSpec& spec : specs) {
-    sum += spec.numel();
-  }
-  return sum;
-}
-
 std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
   const bool tied = model.tie_word_embeddings;
   const int64_t table = model.vocab_size * model.hidden_size;
   // Layers and the head are gathered again for the backward. A tied embedding serves twice.
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    units.push_back({elements_of(engine::DecoderLayer(model, layer).specs()), 2, 1});
-    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
-      units.push_back({elements_of(specs), 2, 1, /*of_experts=*/true});
+  for (const engine::DecoderLayer& layer : engine::make_layers(model)) {
+    units.push_back({engine::elements(layer.specs()), 2, 1});
+    for (const auto& specs : layer.experts_specs()) {
+      units.push_back({engine::elements(specs), 2, 1, /*of_experts=*/true});
     }
   }
   units.push_back({model.hidden_size, 1, 1});
@@ -119,13 +111,13 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
 }
 
 // Elements of all layers that one token is multiplied with.
-double active_elements(const engine::ModelConfig& model) {
+double active_elements(const std::vector<engine::DecoderLayer>& layers) {
   double active = 0.0;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    active += static_cast<double>(elements_of(engine::DecoderLayer(model, layer).specs()));
-    for (const auto& specs : engine::DecoderLayer(model, layer).experts_specs()) {
-      active +=
-          static_cast<double>(elements_of(specs) / model.experts.count * model.experts.per_token);
+  for (const engine::DecoderLayer& layer : layers) {
+    active += static_cast<double>(engine::elements(layer.specs()));
+    const engine::Routing routing = layer.channel_mixer().routing();
+    for (const auto& specs : layer.experts_specs()) {
+      active += static_cast<double>(engine::elements(specs) / routing.experts * routing.per_token);
     }
   }
   return active;
@@ -134,66 +126,34 @@ double active_elements(const engine::ModelConfig& model) {
 // Rows that a rank sends to other ranks' experts and back, and their gradients, in a micro-batch.
 int64_t expert_row_bytes(const Config& config, const engine::ModelConfig& model, int64_t element) {
   const int64_t ranks = config.parallel.expert_parallel_size;
-  int64_t layers = 0;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    layers += model.has_experts(layer) ? 1 : 0;
-  }
   const int64_t tokens =
       rounded_up(config.train.tokens_per_micro_batch, config.parallel.sequence_parallel_size());
-  const int64_t rows = tokens * model.experts.per_token * (ranks - 1) / ranks;
   const int64_t passes = config.model.recompute == Recompute::kNone ? 2 : 3;
-  return layers * passes * 2 * rows * model.hidden_size * element;
-}
-
-// Number of layers with each window. Those with a delta net attend to nothing.
-std::map<int64_t, int64_t> layers_by_window(const engine::ModelConfig& model) {
-  std::map<int64_t, int64_t> layers;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    layers[model.window(layer)] += engine::is_delta_net(model, layer) ? 0 : 1;
+  int64_t bytes = 0;
+  for (const engine::DecoderLayer& layer : engine::make_layers(model)) {
+    const int64_t rows = tokens * layer.channel_mixer().routing().per_token * (ranks - 1) / ranks;
+    bytes += passes * 2 * rows * model.hidden_size * element;
   }
-  return layers;
+  return bytes;
 }
 
-int64_t delta_layers(const engine::ModelConfig& model) {
-  int64_t layers = 0;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    layers += engine::is_delta_net(model, layer) ? 1 : 0;
+// Of the token mixers of all layers, in one micro-batch.
+engine::MixerWork mixer_work(const Config& config, const std::vector<engine::DecoderLayer>& layers,
+                             double element) {
+  const engine::RankGrid grid{config.parallel.ringattn_parallel_size,
+                              config.parallel.ulysses_parallel_size,
+                              static_cast<double>(config.train.tokens_per_micro_batch),
+                              element,
+                              activation_options(config).recompute,
+                              longest_documents(config)};
+  engine::MixerWork all;
+  for (const engine::DecoderLayer& layer : layers) {
+    const engine::MixerWork work = layer.token_mixer().work(grid);
+    all.products += work.products;
+    all.attention += work.attention;
+    all.sent += work.sent;
   }
-  return layers;
-}
-
-// FLOPs of a delta net's rule for one token: products of chunks, and of each with the state.
-double delta_flops(const sp::StateShape& shape) {
-  constexpr double chunk = engine::ChunkTables::kChunk;
-  const auto k = static_cast<double>(shape.key_dim), v = static_cast<double>(shape.value_dim);
-  return 2.0 * static_cast<double>(shape.value_heads) * (chunk * (2.5 * k + 1.5 * v) + 3.0 * k * v);
-}
-
-// A delta net's exchanges of heads of a micro-batch. Maps of states are small beside them.
-double delta_bytes(const Config& config, const sp::StateShape& shape, double element) {
-  const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
-  const auto r = static_cast<double>(config.parallel.ringattn_parallel_size);
-  const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / (r * u);
-  const double forwards = config.model.recompute == Recompute::kNone ? 1 : 2;
-  const auto channels =
-      static_cast<double>(shape.key_heads * (shape.channels() + shape.out_channels()));
-  return (forwards + 1) * tokens * channels * (u - 1) / u * element;
-}
-
-// Attention's bytes of a micro-batch and a layer without pruning: the closed formulas of the plans.
-// With a window a share passes on at most what the windows of its two ends reach.
-double attention_bytes(const Config& config, const engine::ModelConfig& model, double element,
-                       int64_t window) {
-  const auto u = static_cast<double>(config.parallel.ulysses_parallel_size);
-  const auto r = static_cast<double>(config.parallel.ringattn_parallel_size);
-  const double share = static_cast<double>(config.train.tokens_per_micro_batch) / r;
-  const double q = static_cast<double>(model.num_attention_heads * model.head_dim);
-  const double kv = static_cast<double>(2 * model.num_key_value_heads * model.head_dim);
-  const double forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
-  const double exchanged = share / u * (u - 1) / u * (2 * q + kv) * element;
-  const double reached = window > 0 ? std::min(share, 2.0 * static_cast<double>(window)) : share;
-  const double passed = (r - 1) * reached * kv / u;
-  return (forwards + 1) * exchanged + passed * ((forwards + 1) * element + std::max(4.0, element));
+  return all;
 }
 
 StepTime time_of(const Config& config, const engine::ModelConfig& model, const RankMemory& memory,
@@ -211,38 +171,21 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / sp_ranks;
   const std::vector<UnitUse> units = unit_uses(model);
   const double table = static_cast<double>(units.front().elements);
-  double pairs = 0.0;  // of all layers
-  double sent = 0.0;   // by attention, in all layers
-  for (const auto& [window, count] : layers_by_window(model)) {
-    const auto times = static_cast<double>(count);
-    sent += times * attention_bytes(config, model, element, window);
-    for (const int64_t length : longest_documents(config)) {
-      const auto n = static_cast<double>(length);
-      const double w = window > 0 ? std::min(static_cast<double>(window), n) : n;
-      pairs += times * (n * w - 0.5 * w * w);
-    }
-  }
-  double dense = 2.0 * tokens * active_elements(model);
-  if (model.has_delta_net()) {
-    const auto layers = static_cast<double>(delta_layers(model));
-    const sp::StateShape& shape = model.delta_net.shape;
-    dense += layers * tokens * delta_flops(shape);
-    sent += layers * delta_bytes(config, shape, element);
-  }
-  const double attention =
-      4.0 * pairs / sp_ranks * static_cast<double>(model.num_attention_heads * model.head_dim);
+  const std::vector<engine::DecoderLayer> layers = engine::make_layers(model);
+  const engine::MixerWork mixers = mixer_work(config, layers, element);
+  const double dense = 2.0 * tokens * active_elements(layers) + mixers.products;
   const bool recomputes = config.model.recompute != Recompute::kNone;
   const bool twice = config.model.recompute == Recompute::kFull;
   StepTime time;
   // The head's logits are computed again in its backward.
   const double products =
       dense * (1 + kBackward + (recomputes ? 1 : 0)) + 2.0 * tokens * table * (2 + kBackward);
-  const double attended = attention * (1 + kAttentionBackward + (twice ? 1 : 0));
+  const double attended = mixers.attention * (1 + kAttentionBackward + (twice ? 1 : 0));
   time.computing = m * (products / speed.gemm_flops_per_s + attended / speed.flops_per_s);
   time.between_ranks =
       static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) /
           bytes_per_s(config.parallel.world_size()) +
-      m * sent / bytes_per_s(config.parallel.sequence_parallel_size()) +
+      m * mixers.sent / bytes_per_s(config.parallel.sequence_parallel_size()) +
       static_cast<double>(traffic.experts) / bytes_per_s(config.parallel.expert_parallel_size);
   if (!target.device.is_cpu()) {
     double mine = 0.0;  // elements that this rank stores
@@ -328,6 +271,17 @@ std::string words_of(const LayoutOption& option) {
 std::string needs(const LayoutOption& option) {
   return size_text(option.memory.total()) + " a rank, " + size_text(option.memory.host) +
          " of host memory, " + in_seconds(option.time.total());
+}
+
+// Number of layers that attend with each window.
+std::map<int64_t, int64_t> layers_by_window(const engine::ModelConfig& model) {
+  std::map<int64_t, int64_t> layers;
+  for (const engine::DecoderLayer& layer : engine::make_layers(model)) {
+    if (const engine::TokenFlow flow = layer.token_mixer().flow(); !flow.state) {
+      ++layers[flow.window];
+    }
+  }
+  return layers;
 }
 
 }  // namespace

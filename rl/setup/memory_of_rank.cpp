@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/layers/decoder_layer.h"
 #include "engine/nn/token_scores.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
@@ -46,8 +47,8 @@ std::vector<int64_t> full_micro_batch(const Config& config) {
   return lengths;
 }
 
-// The largest part that a rank has in layers with a delta net.
-engine::DeltaShape delta_shape(const Config& config, const engine::ModelConfig& model) {
+// The largest part that a rank has in layers that pass a state.
+engine::DeltaShape delta_shape(const Config& config, const sp::StateShape& state) {
   const int64_t ring = config.parallel.ringattn_parallel_size;
   const int64_t ulysses = config.parallel.ulysses_parallel_size;
   engine::DeltaShape largest;
@@ -55,7 +56,7 @@ engine::DeltaShape delta_shape(const Config& config, const engine::ModelConfig& 
                                   ulysses, config.sp.placement);
   for (int64_t r = 0; r < ring; ++r) {
     const engine::DeltaShape shape =
-        engine::delta_shape(sp::plan_state(layout, model.delta_net.shape, r * ulysses));
+        engine::delta_shape(sp::plan_state(layout, state, r * ulysses));
     if (shape.chunks + shape.mapped_chunks >= largest.chunks + largest.mapped_chunks) {
       largest = shape;
     }
@@ -73,8 +74,8 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
   shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
   shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
-  if (model.has_delta_net()) {
-    shape.delta = delta_shape(config, model);
+  if (const std::optional<sp::StateShape> state = engine::passed_state(model)) {
+    shape.delta = delta_shape(config, *state);
   }
   shape.activations = activation_options(config);
   shape.logit_rows =
@@ -112,18 +113,25 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
   }
   shape.adapters = adapter_shape(config.lora);
   memory.policy = shape.adapters ? engine::estimate_memory(model, context, shape) : whole;
-  // With adapters the reference is the policy without them.
+  // With adapters the reference is the policy without them, unless it has a directory of its own.
   if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
-      !shape.adapters) {
+      (!shape.adapters || !config.model.reference_path.empty())) {
     shape.trains = false;
-    const engine::MemoryEstimate reference = engine::estimate_memory(model, context, shape);
+    shape.adapters.reset();
+    engine::ComputeContext of_reference = context;
+    if (reference_storage(config).frozen) {
+      of_reference.master = of_reference.compute;
+    }
+    const engine::MemoryEstimate reference = engine::estimate_memory(model, of_reference, shape);
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
     memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   memory.host += memory.policy.host;
-  memory.loading =
-      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak;
+  // Adapters are made last, when nothing else is beside the weights.
+  memory.loading = std::max(
+      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak,
+      memory.policy.weights);
   return memory;
 }
 

@@ -17,8 +17,11 @@ struct RankMemory {
   engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
   int64_t reference = 0;          // bytes of the reference's weights; 0 without one
   int64_t critic = 0;             // weights, moments and gradients of the critic; 0 without one
-  int64_t loading = 0;            // the most while the policy is loaded, before the others are
-  int64_t host = 0;               // pinned host memory of all models
+  // The most while the policy and its adapters are loaded, before the others are. On the CPU a
+  // process's resident memory also shows the mapped pages of the weight files until they are
+  // closed: page cache, which the system takes back.
+  int64_t loading = 0;
+  int64_t host = 0;  // pinned host memory of all models
 
   // Of the device.
   int64_t total() const { return std::max(policy.peak() + reference + critic, loading); }

@@ -6,6 +6,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/random_weights.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
@@ -53,10 +54,12 @@ engine::ActivationOptions activation_options(const Config& config) {
 }
 
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
-  const std::string why = why_not_async_ulysses(model);
-  return config.sp.async_ulysses != AsyncUlysses::kTrue || why.empty()
+  // Adapters are not looked at: with them the exchange is synchronous, which is no error.
+  const engine::Support can = engine::supports(model, engine::Feature::kAsyncUlysses);
+  return config.sp.async_ulysses != AsyncUlysses::kTrue || can
              ? ""
-             : "is true, but " + why + " (model_type " + model.model_type + "); expected false";
+             : "is true, but " + can.reason() + " (model_type " + model.model_type +
+                   "); expected false";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
@@ -111,6 +114,10 @@ engine::WeightStorage policy_storage(const LoraConfig& config) {
                                                         : engine::QuantisedFormat::kInt8;
   }
   return storage;
+}
+
+engine::WeightStorage reference_storage(const Config& config) {
+  return {.frozen = config.algorithm.reference_update_every == 0, .projections = {}};
 }
 
 engine::WeightStorage worker_storage(const Config& config) {

@@ -59,6 +59,11 @@ std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const
 // lora.base says.
 engine::WeightStorage policy_storage(const LoraConfig& config);
 
+// What the ranks keep of a reference that is loaded: constants in the compute dtype. One that
+// follows the policy (algorithm.reference_update_every) is averaged in the master dtype, which it
+// keeps.
+engine::WeightStorage reference_storage(const Config& config);
+
 // What a worker that gets whole models keeps of them: constants in the compute dtype, unless
 // published ones are wider. It reads back what it installed.
 engine::WeightStorage worker_storage(const Config& config);

@@ -9,6 +9,7 @@
 #include "engine/io/hf_directory.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
+#include "engine/runner/layers_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
 #include "sp/plan/method_choice.h"
@@ -51,9 +52,8 @@ LayerTime layer_time(const sp::MethodQuery& query, const engine::ModelConfig& mo
   const double attention_weights =
       static_cast<double>(2 * model.hidden_size *
                           (model.num_attention_heads + model.num_key_value_heads) * model.head_dim);
-  const int64_t mlp_width = model.experts.count > 0
-                                ? model.experts.per_token * model.experts.intermediate_size
-                                : model.intermediate_size;
+  const std::vector<engine::DecoderLayer> layers = engine::make_layers(model);
+  const int64_t mlp_width = layers[engine::largest_layer(layers)].channel_mixer().active_width();
   const auto mlp_weights = static_cast<double>(3 * model.hidden_size * mlp_width);
   // Two FLOPs a weight and token forward, four backward; each of these three products reads the
   // weights, which is what takes the time when there are few tokens.
@@ -103,7 +103,8 @@ std::string advice_on_nodes(const LayerTime& shared, int64_t ranks_per_node) {
 }
 
 bool can_overlap(const Config& config, const engine::ModelConfig& model, const LayerTime& shared) {
-  return shared.method.ulysses > 1 && config.lora.rank == 0 && why_not_async_ulysses(model).empty();
+  return shared.method.ulysses > 1 && config.lora.rank == 0 &&
+         engine::supports(model, engine::Feature::kAsyncUlysses);
 }
 
 // What the asynchronous form can hide: all its exchanges overlap a projection, at best wholly.
@@ -188,14 +189,6 @@ std::vector<int64_t> longest_documents(const Config& config) {
   const int64_t longest = std::max<int64_t>(1, limit > 0 ? std::min(budget, limit) : budget);
   return std::vector<int64_t>(static_cast<std::size_t>(std::max<int64_t>(1, budget / longest)),
                               longest);
-}
-
-std::string why_not_async_ulysses(const engine::ModelConfig& model) {
-  if (const engine::Support support = engine::supports(model, engine::Feature::kAsyncUlysses);
-      !support) {
-    return support.reason();
-  }
-  return model.has_delta_net() ? "models with gated delta nets exchange heads synchronously" : "";
 }
 
 sp::MeshShape mesh_shape(const ParallelConfig& config) {

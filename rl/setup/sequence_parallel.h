@@ -15,10 +15,6 @@ namespace ringside::rl {
 // supervised fine-tuning documents of data.max_length (0: of the whole micro-batch).
 std::vector<int64_t> longest_documents(const Config& config);
 
-// Why a model cannot overlap its projections with Ulysses' exchanges (sp.async_ulysses); "" where
-// it can. Adapters are not looked at: with them the exchange is synchronous, which is no error.
-std::string why_not_async_ulysses(const engine::ModelConfig& model);
-
 // The mesh of parallel.*, with one replica while their number is open.
 sp::MeshShape mesh_shape(const ParallelConfig& config);
 

@@ -117,9 +117,4 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
           learning_rate};
 }
 
-void Critic::save(const fs::path& dir) const {
-  fs::create_directories(dir);
-  engine::save_value_model(*model_, dir);
-}
-
 }  // namespace ringside::rl

@@ -12,7 +12,6 @@
 
 #include "engine/io/value_model_files.h"
 #include "engine/models/value_model.h"
-#include "engine/models/whole_weights.h"
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 #include "rl/losses/value_loss.h"
@@ -52,9 +51,6 @@ class Critic {
   Critic(const Config& config, const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
-  // Takes part in another rank's save().
-  // Collective over: the shard.
-  void join_save() const { engine::join_reading(std::as_const(*model_).units()); }
   engine::ModelRunner& runner() { return runner_; }
 
   // One optimizer step on the mini-batch: gradients of the loss of values against columns.returns,
@@ -65,12 +61,6 @@ class Critic {
   // Throws: c10::Error on negative loss_tokens; engine::Diverged as ModelRunner::step.
   CriticUpdate update(const LocalBatch& mini_batch, const StepColumns& columns, double loss_tokens,
                       double learning_rate);
-
-  // Writes the value model (save_value_model) into a new directory, which may lie inside an
-  // AtomicDirectory. Call on one rank.
-  // Collective over: the shard, whose other ranks call join_save().
-  // Throws: std::runtime_error or std::system_error on a write failure.
-  void save(const std::filesystem::path& dir) const;
 
   engine::ValueModel& model() { return *model_; }
   const engine::ValueModel& model() const { return *model_; }

@@ -14,7 +14,8 @@ std::unique_ptr<engine::Decoder> reference_model(const Config& config,
   if (path.empty() && policy.adapters() != nullptr) {
     return policy.without_adapters();
   }
-  return load_starting_model(config, path.empty() ? config.model.path : path, policy.context());
+  return load_starting_model(config, path.empty() ? config.model.path : path, policy.context(),
+                             reference_storage(config));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "engine/io/atomic_directory.h"
 #include "engine/io/disk_file.h"
 #include "rl/report/log.h"
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 
 namespace ringside::rl {
 namespace {
@@ -61,7 +61,7 @@ bool BackgroundSave::advance(const Status& of_all) {
     if (lowest == world_->rank()) {
       std::rethrow_exception(failure_);
     }
-    throw RankFailed(lowest);
+    throw sp::RankFailed(lowest);
   }
   if (is_idle() || of_all.working > 0) {
     return false;
@@ -150,10 +150,10 @@ bool BackgroundSave::finish() {
     return false;
   }
   const auto begin = std::chrono::steady_clock::now();
-  run_rank_work(*world_, round_, [this] { wait_for_thread(); });
+  sp::run_rank_work(*world_, round_, [this] { wait_for_thread(); });
   if (phase_ == Phase::kWriting) {
     start_commit();
-    run_rank_work(*world_, round_, [this] { wait_for_thread(); });
+    sp::run_rank_work(*world_, round_, [this] { wait_for_thread(); });
   }
   phase_ = Phase::kIdle;
   figures_.waiting += seconds_since(begin);

@@ -2,11 +2,12 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
-#include "engine/models/whole_weights.h"
+#include "engine/models/weight_export.h"
 #include "rl/config/eval_sets.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/report/log.h"
@@ -37,7 +38,8 @@ void append_figures(Metrics& metrics, const PromptEvaluation& found, const HeldO
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  virtual Metrics evaluate(const TrainingRun& run) = 0;
+  // policy: its weights as they act, whole on this rank.
+  virtual Metrics evaluate(const engine::Decoder& policy) = 0;
 };
 
 namespace {
@@ -46,25 +48,19 @@ namespace {
 class EmbeddedEvaluator final : public Evaluator {
  public:
   EmbeddedEvaluator(const Config& config, const engine::ModelConfig& model)
-      : sampler_(config, model), prompts_(config, sampler_.tokenizer()) {}
+      : config_(config), sampler_(config, model), prompts_(config, sampler_.tokenizer()) {}
 
-  Metrics evaluate(const TrainingRun& run) override {
-    if (engine::is_sharded(run.decoder())) {
-      return evaluate(*engine::whole_copy(run.decoder()), run.config());
-    }
-    return evaluate(run.decoder(), run.config());
-  }
-
- private:
-  Metrics evaluate(const engine::Decoder& decoder, const Config& config) const {
+  Metrics evaluate(const engine::Decoder& policy) override {
     Metrics metrics;
     for (const HeldOutSet& held_out : prompts_.sets()) {
-      append_figures(metrics, evaluate_prompts(sampler_, decoder, held_out.prompts, config),
-                     held_out, config.eval.samples);
+      append_figures(metrics, evaluate_prompts(sampler_, policy, held_out.prompts, config_),
+                     held_out, config_.eval.samples);
     }
     return metrics;
   }
 
+ private:
+  Config config_;
   PromptSampler sampler_;
   HeldOutPrompts prompts_;
 };
@@ -72,8 +68,10 @@ class EmbeddedEvaluator final : public Evaluator {
 // Lets the workers of the source sample.
 class WorkersEvaluator final : public Evaluator {
  public:
-  WorkersEvaluator(const Config& config, RolloutSource* source)
-      : source_(source),
+  WorkersEvaluator(const Config& config, RolloutSource* source, std::function<int()> stop_signal)
+      : eval_(config.eval),
+        stop_signal_(std::move(stop_signal)),
+        source_(source),
         prompts_(config, engine::Tokenizer::load(std::filesystem::path(config.model.path) /
                                                  "tokenizer.json")),
         recipe_(parse_rewards(config.rollout.reward)) {
@@ -84,21 +82,19 @@ class WorkersEvaluator final : public Evaluator {
     }
   }
 
-  Metrics evaluate(const TrainingRun& run) override {
-    const EvalConfig& eval = run.config().eval;
-    const HeldOutAnswers answers =
-        source_->evaluate({prompts_.size(), eval.samples,
-                           std::chrono::milliseconds(static_cast<int64_t>(eval.timeout_s * 1000)),
-                           [&run] { return run.signal_here(); }});
+  Metrics evaluate(const engine::Decoder&) override {
+    const HeldOutAnswers answers = source_->evaluate(
+        {prompts_.size(), eval_.samples,
+         std::chrono::milliseconds(static_cast<int64_t>(eval_.timeout_s * 1000)), stop_signal_});
     if (answers.samples.empty()) {
       log::warn("an evaluation by the workers is left out: " + answers.missing +
-                (run.signal_here() == 0 ? "; no completion came for eval.timeout_s" : ""));
+                (stop_signal_() == 0 ? "; no completion came for eval.timeout_s" : ""));
       return {};
     }
     std::vector<PromptEvaluation> found = by_set(answers.samples);
     Metrics metrics;
     for (std::size_t set = 0; set < found.size(); ++set) {
-      append_figures(metrics, found[set], prompts_.sets()[set], eval.samples);
+      append_figures(metrics, found[set], prompts_.sets()[set], eval_.samples);
     }
     return metrics;
   }
@@ -125,6 +121,8 @@ class WorkersEvaluator final : public Evaluator {
     return found;
   }
 
+  EvalConfig eval_;
+  std::function<int()> stop_signal_;
   RolloutSource* source_;
   HeldOutPrompts prompts_;
   std::vector<WeightedReward> recipe_;
@@ -133,11 +131,12 @@ class WorkersEvaluator final : public Evaluator {
 }  // namespace
 
 Evaluation::Evaluation(TrainingRun& run, RolloutSource* source) : run_(run) {
-  if (!run.is_main_rank() || run.config().eval.every == 0) {
+  if (!run.ranks().is_main() || run.config().eval.every == 0) {
     return;
   }
   if (run.config().eval.by == EvalBy::kWorkers) {
-    evaluator_ = std::make_unique<WorkersEvaluator>(run.config(), source);
+    evaluator_ = std::make_unique<WorkersEvaluator>(run.config(), source,
+                                                    [&run] { return run.signal_here(); });
   } else {
     evaluator_ = std::make_unique<EmbeddedEvaluator>(run.config(), run.decoder().config());
   }
@@ -148,9 +147,14 @@ Evaluation::~Evaluation() = default;
 bool Evaluation::is_due(int64_t step) const { return evaluation_is_due(run_.config().eval, step); }
 
 Metrics Evaluation::metrics() const {
+  const engine::WeightView weights(run_.decoder());
+  std::unique_ptr<engine::Decoder> copy;  // of a policy that this rank holds a part of
+  if (run_.config().eval.by == EvalBy::kEmbedded && weights.is_sharded()) {
+    const engine::WeightSink sink = [&](engine::UnitExport& units) { copy = whole_copy(units); };
+    run_.ranks().export_weights(weights, evaluator_ ? sink : engine::WeightSink());
+  }
   Metrics found;
-  const bool reads_weights = run_.config().eval.by == EvalBy::kEmbedded;
-  run_.on_main_rank_with_weights(reads_weights, [&] { found = evaluator_->evaluate(run_); });
+  run_.ranks().on_main([&] { found = evaluator_->evaluate(copy ? *copy : run_.decoder()); });
   return found;
 }
 

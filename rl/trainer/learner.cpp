@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "rl/algorithm/adaptive.h"
 
 namespace ringside::rl {
@@ -15,15 +17,14 @@ constexpr const char* kCriticPart = "critic";
 Learner::Learner(TrainingRun& run)
     : run_(run),
       config_(run.config()),
-      reference_(make_reference(config_, run.decoder(), run.comms())) {
+      reference_(make_reference(config_, run.decoder(), run.ranks().comms())) {
   if (reference_ && reference_->moves()) {
     run.add_checkpointed_model(kReferencePart, reference_->runner());
   }
   if (config_.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    critic_ = std::make_unique<Critic>(config_, run.comms());
+    critic_ = std::make_unique<Critic>(config_, run.ranks().comms());
     run.add_checkpointed_model(kCriticPart, critic_->runner());
-    run.add_final_part({[this](const auto& dir) { critic_->save(dir / kCriticPart); },
-                        [this] { critic_->join_save(); }});
+    run.add_final_model(kCriticPart, std::as_const(*critic_).model());
   }
 }
 
@@ -49,7 +50,7 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
       }
     }
     apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,
-                           run_.comms());
+                           run_.ranks().comms());
   }
   return mini_batches;
 }
@@ -57,7 +58,7 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
 void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
   const ScoringModels models{run_.policy(), reference_ ? &reference_->runner() : nullptr,
                              critic_ ? &critic_->runner() : nullptr};
-  score_step(batch.columns, mini_batches, models, config_, run_.comms());
+  score_step(batch.columns, mini_batches, models, config_, run_.ranks().comms());
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
@@ -105,7 +106,7 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
   const LossContext context{
       state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
-      run_.comms().tensors(sp::axes::kSp).get()};
+      run_.ranks().comms().tensors(sp::axes::kSp).get()};
   return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
     return policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,

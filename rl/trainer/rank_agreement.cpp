@@ -212,12 +212,12 @@ void check_ranks_agree(const RankFacts& mine, const sp::GroupRendezvous& rendezv
 }
 
 void check_loaded(TrainingRun& run, const std::function<RankFacts()>& more) {
-  const auto world = run.comms().control(sp::axes::kLoss);
+  const auto world = run.ranks().comms().control(sp::axes::kLoss);
   if (world->size() == 1) {
     return;
   }
   RankFacts facts;
-  run.on_every_rank([&] {
+  run.ranks().on_every([&] {
     const auto newest = latest_checkpoint(run.run_dir());
     facts.push_back(
         {"the checkpoint to resume from", newest ? newest->filename().string() + ", manifest " +

@@ -10,7 +10,7 @@
 #include "rl/checkpoint/export.h"
 #include "rl/report/log.h"
 #include "rl/trainer/rank_agreement.h"
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 
 namespace ringside::rl {
 namespace {
@@ -33,7 +33,7 @@ void set_damaged_aside(const std::filesystem::path& run_dir, sp::Communicator& w
                        std::chrono::milliseconds round) {
   for (;;) {
     std::string damage;
-    run_rank_work(world, round, [&] {
+    sp::run_rank_work(world, round, [&] {
       const auto newest = latest_checkpoint(run_dir);
       damage = newest ? damage_of(*newest, world.rank(), world.size()) : "";
     });
@@ -50,7 +50,7 @@ void set_damaged_aside(const std::filesystem::path& run_dir, sp::Communicator& w
       log::warn("the newest checkpoint is damaged: " + damage + "; it is now " +
                 moved.moved_to.string() + ", and the run resumes from " + moved.next.string());
     };
-    run_rank_work(world, round, world.rank() == 0 ? rename : std::function<void()>());
+    sp::run_rank_work(world, round, world.rank() == 0 ? rename : std::function<void()>());
   }
 }
 

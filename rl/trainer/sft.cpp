@@ -71,9 +71,9 @@ class HeldOutDocuments {
     for (int64_t begin = 0; begin < size_; begin += config.train.batch_size) {
       const int64_t end = std::min(size_, begin + config.train.batch_size);
       std::vector<sp::Document> documents;
-      run_.on_every_rank([&] { documents = read(begin, end); });
-      for (const std::vector<double>& logprobs :
-           score_documents(run_.policy(), documents, run_.mesh(), run_.comms(), options)) {
+      run_.ranks().on_every([&] { documents = read(begin, end); });
+      for (const std::vector<double>& logprobs : score_documents(
+               run_.policy(), documents, run_.ranks().mesh(), run_.ranks().comms(), options)) {
         for (const double logprob : logprobs) {
           sum -= logprob;
           ++tokens;
@@ -113,7 +113,7 @@ struct Data {
 
   explicit Data(TrainingRun& run) {
     const Config& config = run.config();
-    run.on_every_rank([&] {
+    run.ranks().on_every([&] {
       tokenizer.emplace(
           engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json"));
       auto file = std::make_unique<SftFile>(config.data.sft, config, *tokenizer,
@@ -152,7 +152,7 @@ void evaluate_before_training(TrainingRun& run, Data& data, StageTimes& times) {
     return;
   }
   const Metrics losses = held_out_losses(data, times);
-  if (run.is_main_rank()) {
+  if (run.ranks().is_main()) {
     run.report().write_first_evaluation(losses);
   }
 }
@@ -175,7 +175,7 @@ void train_sft(TrainingRun& run) {
   evaluate_before_training(run, data, times);
   while (!run.is_over()) {
     SftStep step;
-    times.time("wait_data", [&] { run.on_every_rank([&] { step = data.batches->next(); }); });
+    times.time("wait_data", [&] { run.ranks().on_every([&] { step = data.batches->next(); }); });
     const auto documents = static_cast<int64_t>(step.examples.size());
     std::vector<UpdateResult> updates;
     int64_t tokens = 0;

@@ -25,7 +25,7 @@ std::vector<sp::Document> documents_of(const StepBatch& batch, sp::Range tokens)
 }  // namespace
 
 StepSamples::StepSamples(TrainingRun& run) : run_(run) {
-  if (run.is_main_rank() && run.config().log.samples > 0) {
+  if (run.ranks().is_main() && run.config().log.samples > 0) {
     log_.emplace(open_sample_log(run.run_dir(), run.config().model.path));
   }
 }
@@ -37,8 +37,8 @@ std::vector<double> StepSamples::logprobs() const {
   const ScoreOptions options{run_.config().train.tokens_per_micro_batch,
                              sequence_options(run_.config().sp)};
   std::vector<double> all;
-  for (const auto& of_document : score_documents(run_.policy(), documents_, run_.mesh(),
-                                                 run_.comms(), options, temperature_)) {
+  for (const auto& of_document : score_documents(run_.policy(), documents_, run_.ranks().mesh(),
+                                                 run_.ranks().comms(), options, temperature_)) {
     all.insert(all.end(), of_document.begin(), of_document.end());
   }
   return all;

@@ -30,9 +30,10 @@
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
 #include "rl/trainer/rank_agreement.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/step_samples.h"
+#include "rl/trainer/waiting_round.h"
+#include "sp/mesh/rank_work.h"
 
 namespace ringside::rl {
 namespace {
@@ -45,10 +46,10 @@ struct Parts {
   std::optional<StepSamples> samples;     // with log.samples
 
   Parts(TrainingRun& run, RolloutSource* source) {
-    run.on_every_rank([&] {
+    run.ranks().on_every([&] {
       learner.emplace(run);
       evaluation.emplace(run, source);
-      if (run.is_main_rank() && run.config().log.rollouts) {
+      if (run.ranks().is_main() && run.config().log.rollouts) {
         rollout_log.emplace(open_rollout_log(run.run_dir(), run.config().model.path));
       }
       if (run.config().log.samples > 0) {
@@ -61,7 +62,7 @@ struct Parts {
 // Every rank computes the same alarms; only rank 0 logs them.
 void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
   for (const std::string& alarm : alarms) {
-    if (run.is_main_rank()) {
+    if (run.ranks().is_main()) {
       log::warn(alarm);
     }
   }
@@ -71,7 +72,7 @@ void warn_of(const std::vector<std::string>& alarms, const TrainingRun& run) {
 void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, StageTimes& times) {
   if (run.state().step == 0 && evaluation.is_due(0)) {
     const Metrics found = times.time("evaluate", [&] { return evaluation.metrics(); });
-    if (run.is_main_rank() && !found.empty()) {
+    if (run.ranks().is_main() && !found.empty()) {
       run.report().write_first_evaluation(found);
     }
   }
@@ -128,11 +129,12 @@ void append(Metrics& metrics, Metrics more) {
 }
 
 // Publishes the weights that `next_step` starts from. Collective.
-void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
-  // Adapters are whole on every rank.
-  const bool reads = source != nullptr && source->reads_weights(next_step) &&
-                     run.config().lora.publish == LoraPublish::kMerged;
-  run.on_main_rank_with_weights(reads, [&] { source->publish(run.decoder(), version, next_step); });
+void publish(const TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
+  const engine::Decoder& policy = run.decoder();
+  run.ranks().export_weights(
+      run.config().lora.publish == LoraPublish::kAdapter ? engine::WeightView::adapters_of(policy)
+                                                         : engine::WeightView(policy),
+      source != nullptr ? source->weight_sink(version, next_step) : engine::WeightSink());
 }
 
 }  // namespace
@@ -150,7 +152,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   Alarms alarms{RewardAlarms(), NoScoreAlarm(config.rollout.max_steps_without_score)};
   while (!run.is_over()) {
     const auto next = times.time("wait_rollouts", [&] {
-      return broadcast_rollouts(source, run.state().step + 1, *run.comms().control(sp::axes::kLoss),
+      return broadcast_rollouts(source, run.state().step + 1,
+                                *run.ranks().comms().control(sp::axes::kLoss),
                                 waiting_round(config), [&] { return run.signal_here(); });
     });
     if (next.stop_signal != 0) {
@@ -194,7 +197,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     const auto saved_step =
         times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
     if (saved_step) {
-      times.time("save", [&] { run.on_main_rank([&] { source->checkpointed(*saved_step); }); });
+      times.time("save", [&] { run.ranks().on_main([&] { source->checkpointed(*saved_step); }); });
     }
     alarms.end_if_due(run);
   }

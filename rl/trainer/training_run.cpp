@@ -14,7 +14,7 @@
 #include "engine/io/adapter_directory.h"
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
-#include "engine/models/whole_weights.h"
+#include "engine/io/value_model_files.h"
 #include "engine/optim/lr_schedule.h"
 #include "engine/runner/collator_options.h"
 #include "rl/config/eval_sets.h"
@@ -22,7 +22,6 @@
 #include "rl/report/run_summary.h"
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/trainer/source_fingerprints.h"
 #include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
@@ -82,25 +81,6 @@ std::string describe_saves(const BackgroundSave::Figures& figures) {
   return text;
 }
 
-// The run's model as a Hugging Face directory, by rank 0.
-void write_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart>& parts) {
-  const engine::Decoder& decoder = run.decoder();
-  const std::string& base = run.config().model.path;
-  engine::AtomicDirectory directory(final_directory(run.run_dir()));
-  engine::SaveOptions options;
-  options.copy_tokenizer_from = base;
-  engine::save_decoder(decoder, directory.path(), decoder.compute_dtype(), options);
-  if (const engine::Adapters* adapters = decoder.adapters()) {
-    std::filesystem::create_directories(directory.path() / "adapter");
-    engine::save_adapters(*adapters, directory.path() / "adapter", base);
-  }
-  for (const TrainingRun::FinalPart& part : parts) {
-    part.write(directory.path());
-  }
-  write_final_state(directory.path(), run.state());
-  directory.commit();
-}
-
 Facts start_facts(const RunOptions& options, const sp::Mesh& mesh) {
   Facts facts = options.facts;
   facts.emplace_back("ranks", std::to_string(mesh.shape().world_size()));
@@ -108,14 +88,6 @@ Facts start_facts(const RunOptions& options, const sp::Mesh& mesh) {
     facts.push_back(std::move(fact));
   }
   return facts;
-}
-
-// Takes part in write_final() of a sharded model.
-void join_final(const TrainingRun& run, const std::vector<TrainingRun::FinalPart>& parts) {
-  engine::join_reading(run.decoder().units());
-  for (const TrainingRun::FinalPart& part : parts) {
-    part.join();
-  }
 }
 
 void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
@@ -148,25 +120,24 @@ void log_end(const TrainingRun& run, const RunCheckpoints& checkpoints) {
 
 TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms)
     : options_(std::move(options)),
-      mesh_(mesh),
-      comms_(std::move(comms)),
+      ranks_(config(), mesh, std::move(comms)),
       checkpoints_({config().checkpoint, best_metric(config()), run_dir(), config().model.path,
-                    waiting_round(config()), options_.before_checkpoint},
-                   mesh_, comms_.control(sp::axes::kLoss)) {
+                    ranks_.round(), options_.before_checkpoint},
+                   mesh, ranks_.comms().control(sp::axes::kLoss)) {
   // Before any rank looks for the newest checkpoint.
-  on_main_rank([this] {
+  ranks_.on_main([this] {
     lock_.emplace(run_dir());
     recover_checkpoints(run_dir());
   });
-  set_damaged_aside(run_dir(), *comms_.control(sp::axes::kLoss), waiting_round(config()));
-  on_every_rank([this] { load(); });
+  set_damaged_aside(run_dir(), ranks_.world(), ranks_.round());
+  ranks_.on_every([this] { load(); });
 }
 
 void TrainingRun::load() {
-  auto decoder = load_policy(config(), compute_context(config(), comms_));
+  auto decoder = load_policy(config(), compute_context(config(), ranks_.comms()));
   decoder->set_activation_options(activation_options(config()));
   policy_ = std::make_unique<engine::ModelRunner>(
-      std::make_unique<engine::LanguageModel>(std::move(decoder)), comms_,
+      std::make_unique<engine::LanguageModel>(std::move(decoder)), ranks_.comms(),
       adamw_options(config().optimizer));
   policy_->balance_experts(
       {config().model.router_aux_loss_coef, config().model.router_bias_update_rate});
@@ -176,7 +147,7 @@ void TrainingRun::load() {
     state_ = *resumed;
   } else {
     state_.seed = config().seed;
-    state_.run_id = is_main_rank() ? kept_run_id(run_dir()) : "";
+    state_.run_id = ranks_.is_main() ? kept_run_id(run_dir()) : "";
   }
   const AlgorithmConfig& algorithm = config().algorithm;
   if (!resumed || algorithm.kl_target == 0.0) {
@@ -191,42 +162,22 @@ void TrainingRun::load() {
         (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
         name + " are not finite");
   }
-  if (is_main_rank()) {
+  if (ranks_.is_main()) {
     report_.emplace(config(), run_dir(), steps(), newest, state_.step);
     report_->start_clock();
-    append_start(run_dir() / "starts.jsonl", state_.step, steps(), start_facts(options_, mesh_));
+    append_start(run_dir() / "starts.jsonl", state_.step, steps(),
+                 start_facts(options_, ranks_.mesh()));
   }
   checkpoints_.start_clock();
 }
 
-void TrainingRun::on_every_rank(const std::function<void()>& work) const {
-  run_rank_work(*comms_.control(sp::axes::kLoss), waiting_round(config()), work);
-}
-
-void TrainingRun::on_main_rank(const std::function<void()>& work) const {
-  on_every_rank(is_main_rank() ? work : std::function<void()>());
-}
-
-void TrainingRun::on_main_rank_with_weights(bool reads, const std::function<void()>& work) const {
-  bool joins = false;
-  if (engine::is_sharded(decoder())) {
-    const auto world = comms_.control(sp::axes::kLoss);
-    joins = sp::max_scalars({is_main_rank() && reads ? 1.0 : 0.0}, *world).front() > 0.0;
-  }
-  if (is_main_rank() || !joins) {
-    on_main_rank(work);
-  } else {
-    on_every_rank([&] { engine::join_reading(decoder().units()); });
-  }
-}
-
 std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
   const int64_t budget = config().train.tokens_per_micro_batch;
-  const auto packing =
-      sp::plan_micro_batches(documents, mesh_.shape().dp_size(), budget, config().sp.shared_prefix);
-  sp::check_agreement(packing.hash(), "the micro-batch plan", *comms_.control(sp::axes::kLoss));
+  const auto packing = sp::plan_micro_batches(documents, ranks_.mesh().shape().dp_size(), budget,
+                                              config().sp.shared_prefix);
+  sp::check_agreement(packing.hash(), "the micro-batch plan", ranks_.world());
   return sp::collate(
-      documents, packing, mesh_,
+      documents, packing, ranks_.mesh(),
       engine::collator_options(decoder().config(), budget, sequence_options(config().sp)));
 }
 
@@ -247,8 +198,7 @@ UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns
   const StepSize size{config().optimizer.learning_rate * learning_rate_factor(),
                       config().optimizer.max_grad_norm};
   try {
-    UpdateResult result =
-        update_policy(*policy_, inputs, loss, size, *comms_.control(sp::axes::kLoss));
+    UpdateResult result = update_policy(*policy_, inputs, loss, size, ranks_.world());
     result.learning_rate = size.learning_rate;
     if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
       throw engine::Diverged("the loss is " + std::to_string(of_all));
@@ -271,7 +221,7 @@ void TrainingRun::diverged(const engine::Diverged& error) {
 }
 
 void TrainingRun::fail(const std::string& reason) {
-  if (is_main_rank()) {
+  if (ranks_.is_main()) {
     report_->finish();
   }
   checkpoints_.finish(state_, evaluation_);
@@ -284,29 +234,60 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
   ++state_.step;
   ++state_.weight_version;
   evaluation_ = evaluation_of(metrics, best_metric(config()));
-  if (is_main_rank()) {
+  if (ranks_.is_main()) {
     report_->write(state_, std::move(metrics), updates);
   }
   StepEndVote vote = checkpoints_.vote(state_.step, evaluation_);
   vote.signal = signal_here();
-  vote = vote.max_over(*comms_.control(sp::axes::kLoss));
+  vote = vote.max_over(ranks_.world());
   agree_to_stop(static_cast<int>(vote.signal));
   return checkpoints_.step_end(vote, state_, evaluation_);
 }
 
+// The policy as a Hugging Face directory, with its adapters and the other models in folders. Rank 0
+// has the files; every rank gives its part of the weights.
+void TrainingRun::write_final() const {
+  const std::string& base = config().model.path;
+  std::optional<engine::AtomicDirectory> directory;
+  ranks_.on_main([&] { directory.emplace(final_directory(run_dir())); });
+  // Everything that can fail on rank 0 alone is done in a sink.
+  const auto write = [&](const engine::WeightView& weights, const auto& files) {
+    engine::WeightSink sink;
+    if (directory) {
+      sink = [&](engine::UnitExport& units) { files(directory->path(), units); };
+    }
+    ranks_.export_weights(weights, sink);
+  };
+  write(decoder(), [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+    engine::SaveOptions options;
+    options.copy_tokenizer_from = base;
+    engine::model_files(dir, decoder().compute_dtype(), options)(units);
+  });
+  for (const auto& [name, model] : final_models_) {
+    write(*model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+      std::filesystem::create_directories(dir / name);
+      engine::value_model_files(dir / name)(units);
+    });
+  }
+  ranks_.on_main([&] {
+    if (const engine::Adapters* adapters = decoder().adapters()) {
+      std::filesystem::create_directories(directory->path() / "adapter");
+      engine::save_adapters(*adapters, directory->path() / "adapter", base);
+    }
+    write_final_state(directory->path(), state_);
+    directory->commit();
+  });
+}
+
 void TrainingRun::finish() {
-  if (is_main_rank()) {
+  if (ranks_.is_main()) {
     report_->finish();
   }
   checkpoints_.finish(state_, evaluation_);
   if (stop_signal() == 0) {
-    if (is_main_rank() || !engine::is_sharded(decoder())) {
-      on_main_rank([this] { write_final(*this, final_parts_); });
-    } else {
-      on_every_rank([this] { join_final(*this, final_parts_); });
-    }
+    write_final();
   }
-  if (is_main_rank()) {
+  if (ranks_.is_main()) {
     log_end(*this, checkpoints_);
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/models/value_model.h"
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 #include "rl/report/start_record.h"
@@ -19,6 +20,7 @@
 #include "rl/step/policy_update.h"
 #include "rl/trainer/run_checkpoints.h"
 #include "rl/trainer/run_directory.h"
+#include "rl/trainer/run_ranks.h"
 #include "rl/trainer/step_report.h"
 #include "rl/trainer/training_failed.h"
 #include "sp/mesh/process_groups.h"
@@ -52,20 +54,7 @@ class TrainingRun {
   const Config& config() const { return options_.config; }
   const std::filesystem::path& run_dir() const { return options_.run_dir; }
   int64_t steps() const { return options_.steps; }
-  const sp::Mesh& mesh() const { return mesh_; }
-  const sp::ProcessGroups& comms() const { return comms_; }
-  bool is_main_rank() const { return mesh_.rank() == 0; }
-  // run_rank_work() over the run's world: `work` runs on every rank, or on rank 0 only.
-  // Collective over: the world.
-  // Blocks: until the work of all ranks is done.
-  // Throws: as run_rank_work().
-  void on_every_rank(const std::function<void()>& work) const;
-  void on_main_rank(const std::function<void()>& work) const;
-  // on_main_rank() for work that reads all parameters once, in order, if rank 0 passes `reads`: the
-  // other ranks of a sharded model take part in gathering them.
-  // Collective over: the world.
-  // Throws: as run_rank_work().
-  void on_main_rank_with_weights(bool reads, const std::function<void()>& work) const;
+  const RunRanks& ranks() const { return ranks_; }
 
   // True when all steps are done or the ranks have agreed to stop. The same on every rank.
   bool is_over() const { return state_.step >= steps() || stop_signal_ != 0; }
@@ -87,13 +76,11 @@ class TrainingRun {
   void add_checkpointed_model(const std::string& name, engine::ModelRunner& model) {
     checkpoints_.add_model(name, model);
   }
-  // Adds files to RUN_DIR/checkpoint-final. Called on rank 0 with that directory.
-  struct FinalPart {
-    std::function<void(const std::filesystem::path& dir)> write;  // on rank 0
-    std::function<void()> join;  // on the other ranks, if the models are sharded
-  };
-  // Call it before finish(), on every rank in the same order.
-  void add_final_part(FinalPart part) { final_parts_.push_back(std::move(part)); }
+  // Adds the directory `name` to RUN_DIR/checkpoint-final (value_model_files()). Call it before
+  // finish(), on every rank in the same order. The model must outlive finish().
+  void add_final_model(const std::string& name, const engine::ValueModel& model) {
+    final_models_.emplace_back(name, &model);
+  }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
   double learning_rate_factor() const;
@@ -144,16 +131,16 @@ class TrainingRun {
 
  private:
   void load();
+  void write_final() const;
 
   RunOptions options_;
-  sp::Mesh mesh_;
-  sp::ProcessGroups comms_;
+  RunRanks ranks_;
   std::optional<RunDirectoryLock> lock_;  // rank 0's
   std::unique_ptr<engine::ModelRunner> policy_;
   TrainingState state_;
   RunCheckpoints checkpoints_;
   std::optional<StepReport> report_;  // rank 0's
-  std::vector<FinalPart> final_parts_;
+  std::vector<std::pair<std::string, const engine::ValueModel*>> final_models_;
   std::optional<EvaluationResult> evaluation_;  // of the last step, if there was one
   int stop_signal_ = 0;
 };

@@ -37,7 +37,7 @@ class RestartRoute final : public WeightRoute {
 
   Status load(bridge::InferenceServer& server,
               const std::shared_ptr<const bridge::WeightSnapshot>& snapshot,
-              const ShadowModel& shadow) override {
+              ShadowModel& shadow) override {
     child_.reset();  // first: from here on no server answers under the old weights
     if (server.health()) {
       return Error{Reason::kUnsupported,

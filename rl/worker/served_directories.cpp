@@ -40,12 +40,12 @@ ServedDirectories::~ServedDirectories() {
   }
 }
 
-std::filesystem::path ServedDirectories::write(const ShadowModel& shadow,
+std::filesystem::path ServedDirectories::write(ShadowModel& shadow,
                                                const bridge::Manifest& manifest) const {
   return directories_->write(shadow.decoder(), manifest.trainer_term, manifest.version);
 }
 
-std::filesystem::path ServedDirectories::write_adapters(const ShadowModel& shadow,
+std::filesystem::path ServedDirectories::write_adapters(ShadowModel& shadow,
                                                         const bridge::Manifest& manifest) const {
   return directories_->write_adapters(*shadow.decoder().adapters(), base_model_,
                                       manifest.trainer_term, manifest.version);

@@ -26,10 +26,9 @@ class ServedDirectories {
   // kept.
   // Blocks: on the disk.
   // Throws: what VersionDirectories::write throws.
-  std::filesystem::path write(const ShadowModel& shadow, const bridge::Manifest& manifest) const;
+  std::filesystem::path write(ShadowModel& shadow, const bridge::Manifest& manifest) const;
   // Writes the adapters of `shadow`, which has some, as a PEFT directory. Otherwise as write().
-  std::filesystem::path write_adapters(const ShadowModel& shadow,
-                                       const bridge::Manifest& manifest) const;
+  std::filesystem::path write_adapters(ShadowModel& shadow, const bridge::Manifest& manifest) const;
 
  private:
   std::string base_model_;

@@ -5,6 +5,7 @@
 
 #include "rl/data/data_order.h"
 #include "rl/report/log.h"
+#include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
 namespace {
@@ -54,8 +55,11 @@ ServedWeights::ServedWeights(const Config& config, bridge::InferenceServer& serv
     : options_(config.rollout.server_options),
       server_(server),
       shadow_(config),
+      // Adapters are installed on top of a base that would be read from disk for each version.
+      keeps_copy_(config.lora.publish == LoraPublish::kAdapter),
       route_(make_weight_route(config, server)),
-      probe_ids_(probe_text(options_.probe_tokens, shadow_.decoder().config().vocab_size)) {
+      probe_ids_(probe_text(options_.probe_tokens,
+                            load_model_config(config, config.model.path).vocab_size)) {
   check_pause(options_, server.capabilities());
 }
 
@@ -92,17 +96,26 @@ Status ServedWeights::install(const std::shared_ptr<const bridge::WeightSnapshot
 Status ServedWeights::load_and_probe(
     const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
   try {
-    root_hash_ = shadow_.install(*snapshot);
+    root_hash_ = shadow_.install(snapshot);
     if (root_hash_ != snapshot->manifest.root_hash) {
       return Error{Reason::kChecksum, "installed weights have root " + root_hash_ + ", version " +
                                           std::to_string(snapshot->manifest.version) + " has " +
                                           snapshot->manifest.root_hash};
     }
     expected_ = shadow_.score(probe_ids_, 1.0);
-    return route_->load(server_, snapshot, shadow_);
+    Status loaded = route_->load(server_, snapshot, shadow_);
+    if (!keeps_copy_) {
+      shadow_.release();
+    }
+    return loaded;
   } catch (const std::exception& error) {  // disk full, model of another shape
     return Error{Reason::kInvalidField, error.what()};
   }
+}
+
+std::vector<float> ServedWeights::score(const std::vector<int64_t>& ids, double temperature) {
+  keeps_copy_ = true;
+  return shadow_.score(ids, temperature);
 }
 
 bridge::Result<double> ServedWeights::distance_by_scores() {
@@ -136,7 +149,7 @@ bridge::Result<double> ServedWeights::distance_by_samples() {
     std::vector<int64_t> ids = request.prompt_ids;
     ids.push_back(answer.value().completion_ids.front());
     given.push_back(answer.value().logprobs.front());
-    expected.push_back(shadow_.score(ids, 1.0).back());
+    expected.push_back(score(ids, 1.0).back());
   }
   if (given.empty()) {
     return Error{Reason::kUnsupported, options_.url + ": no probe came back with a log-prob"};

@@ -42,7 +42,12 @@ class ServedWeights {
 
   // Root hash of the installed version, recomputed from the bytes in our decoder.
   const std::string& root_hash() const { return root_hash_; }
-  const ShadowModel& shadow() const { return shadow_; }
+
+  // Scores a text under the installed weights in our own decoder, see ShadowModel::score(). A
+  // server that makes this necessary will do so again: from then on the copy of the model is kept.
+  std::vector<float> score(const std::vector<int64_t>& ids, double temperature);
+  // Whether a copy of the model is in memory.
+  bool has_copy() const { return shadow_.is_loaded(); }
 
  private:
   bridge::Status load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot);
@@ -55,6 +60,7 @@ class ServedWeights {
   ServerConfig options_;
   bridge::InferenceServer& server_;
   ShadowModel shadow_;
+  bool keeps_copy_;  // between install() and install()
   std::unique_ptr<WeightRoute> route_;
   std::vector<int64_t> probe_ids_;
   std::vector<float> expected_;  // of probe_ids_, under what is installed

@@ -27,7 +27,7 @@ std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std
 }  // namespace
 
 ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
-                             const engine::ModelConfig& model, const ServedWeights& served,
+                             const engine::ModelConfig& model, ServedWeights& served,
                              const PromptScorer& scorer, SampleJobs& jobs)
     : config_(config),
       worker_id_(std::move(worker_id)),
@@ -66,7 +66,7 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
   }
   std::vector<int64_t> ids = answer.prompt_ids;
   ids.insert(ids.end(), result.completion_ids.begin(), result.completion_ids.end());
-  const auto scores = served_.shadow().score(ids, rollout.temperature);
+  const auto scores = served_.score(ids, rollout.temperature);
   result.logprobs.assign(scores.end() - static_cast<std::ptrdiff_t>(result.completion_ids.size()),
                          scores.end());
   return true;

@@ -19,7 +19,7 @@ class ServerAnswers {
  public:
   // worker_id: of the rollouts that it makes.
   ServerAnswers(const Config& config, std::string worker_id, const engine::ModelConfig& model,
-                const ServedWeights& served, const PromptScorer& scorer, SampleJobs& jobs);
+                ServedWeights& served, const PromptScorer& scorer, SampleJobs& jobs);
 
   // One rollout per answer, with its rewards. An answer without version spans was sampled under
   // `version`. Log-probs that the server could not give are recomputed if our decoder can do so:
@@ -53,7 +53,7 @@ class ServerAnswers {
   std::vector<int32_t> expert_layers_;
   int64_t num_layers_;
   int64_t experts_per_token_;
-  const ServedWeights& served_;
+  ServedWeights& served_;
   const PromptScorer& scorer_;
   SampleJobs& jobs_;
 };

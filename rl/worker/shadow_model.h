@@ -16,27 +16,36 @@
 
 namespace ringside::rl {
 
-// Needs host memory for one copy of the model.
+// Needs host memory for one copy of the model from install() or a later use to release(). It keeps
+// the snapshot.
 // Thread safety: none.
 class ShadowModel {
  public:
-  // Builds the decoder of config.model.
-  // Throws: std::runtime_error when its configuration cannot be read.
-  explicit ShadowModel(const Config& config);
+  // Of config.model; nothing is loaded.
+  explicit ShadowModel(Config config);
 
   // Installs the weights. Returns their root hash recomputed from the installed bytes.
-  // Throws: c10::Error when names or shapes are not the model's.
-  std::string install(const bridge::WeightSnapshot& snapshot);
+  // Throws: c10::Error when names or shapes are not the model's; std::runtime_error when the
+  // model's configuration cannot be read.
+  std::string install(std::shared_ptr<const bridge::WeightSnapshot> snapshot);
 
-  // Log-probs [N - 1] of ids[1], ids[2], ... at `temperature`, N >= 2.
-  // Blocks: for one forward pass.
-  // Throws: c10::Error for fewer than two ids.
-  std::vector<float> score(const std::vector<int64_t>& ids, double temperature) const;
+  // Log-probs [N - 1] of ids[1], ids[2], ... at `temperature`, N >= 2, under the installed weights.
+  // Blocks: for one forward pass; after release() also until the weights are installed again.
+  // Throws: c10::Error for fewer than two ids, and when nothing was installed.
+  std::vector<float> score(const std::vector<int64_t>& ids, double temperature);
 
-  const engine::Decoder& decoder() const { return *decoder_; }
+  // Installs the weights again after release().
+  // Throws: c10::Error when nothing was installed.
+  const engine::Decoder& decoder();
+
+  // Frees the copy of the model.
+  void release() { decoder_.reset(); }
+  bool is_loaded() const { return decoder_ != nullptr; }
 
  private:
-  std::unique_ptr<engine::Decoder> decoder_;
+  Config config_;
+  std::shared_ptr<const bridge::WeightSnapshot> snapshot_;
+  std::unique_ptr<engine::Decoder> decoder_;  // null after release()
 };
 
 }  // namespace ringside::rl

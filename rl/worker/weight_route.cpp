@@ -25,7 +25,7 @@ using Snapshot = std::shared_ptr<const bridge::WeightSnapshot>;
 class PullRoute final : public WeightRoute {
  public:
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
-              const ShadowModel& /*shadow*/) override {
+              ShadowModel& /*shadow*/) override {
     const bridge::Manifest& manifest = snapshot->manifest;
     if (!publisher_ || manifest.run_id != run_id_ || manifest.trainer_term != trainer_term_) {
       run_id_ = manifest.run_id;
@@ -62,7 +62,7 @@ class DiskRoute final : public WeightRoute {
   explicit DiskRoute(const Config& config) : directories_(config) {}
 
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
-              const ShadowModel& shadow) override {
+              ShadowModel& shadow) override {
     const auto path = directories_.write(shadow, snapshot->manifest);
     return server.load_weights_from_disk(path.string(), snapshot->manifest.version);
   }
@@ -77,7 +77,7 @@ class AdapterRoute final : public WeightRoute {
   explicit AdapterRoute(const Config& config) : directories_(config) {}
 
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
-              const ShadowModel& shadow) override {
+              ShadowModel& shadow) override {
     const auto path = directories_.write_adapters(shadow, snapshot->manifest);
     return server.load_adapter(path.string(), snapshot->manifest.version);
   }

@@ -20,7 +20,7 @@ class WeightRoute {
   // Throws: std::runtime_error when weights cannot be written or a process cannot be started.
   virtual bridge::Status load(bridge::InferenceServer& server,
                               const std::shared_ptr<const bridge::WeightSnapshot>& snapshot,
-                              const ShadowModel& shadow) = 0;
+                              ShadowModel& shadow) = 0;
   // Whether load() restarts the server's process, so that there is nothing to pause.
   virtual bool restarts_server() const { return false; }
 };

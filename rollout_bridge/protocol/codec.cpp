@@ -167,6 +167,43 @@ uint64_t read_u64(std::span<const uint8_t> bytes) {
   return value;
 }
 
+// decode_rollout() without validate().
+Result<Rollout> read_rollout(const Message& message, const Limits& limits) {
+  if (message.header().type != MessageType::kRollout) {
+    return Error{Reason::kMalformed,
+                 std::string("expected ROLLOUT, got ") + message_type_name(message.header().type)};
+  }
+  auto parsed = message.body<RolloutBody>();
+  if (!parsed) {
+    return parsed.error();
+  }
+  RolloutBody& body = parsed.value();
+  const auto finish = finish_reason_from_name(body.finish_reason);
+  if (!finish) {
+    return Error{Reason::kInvalidField, "rollout '" + body.rollout_id + "': finish_reason '" +
+                                            body.finish_reason +
+                                            "', expected stop, length, aborted or error"};
+  }
+  Rollout r;
+  r.rollout_id = std::move(body.rollout_id);
+  r.attempt = body.attempt;
+  r.group_id = body.group_id;
+  r.group_size = body.group_size;
+  r.sample_index = body.sample_index;
+  r.prompt_id = std::move(body.prompt_id);
+  r.temperature = to_float(body.temperature);
+  r.top_p = to_float(body.top_p);
+  r.top_k = body.top_k;
+  r.trainer_term = body.trainer_term;
+  r.finish_reason = *finish;
+  r.failure = std::move(body.failure);
+  r.rewards = std::move(body.rewards);
+  if (Status s = read_frames(message, limits, r); !s) {
+    return s.error();
+  }
+  return r;
+}
+
 }  // namespace
 
 Payload encode_rollout(const Rollout& r) {
@@ -222,50 +259,43 @@ Payload encode_rollout(const Rollout& r) {
 }
 
 Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
-  if (message.header().type != MessageType::kRollout) {
-    return Error{Reason::kMalformed,
-                 std::string("expected ROLLOUT, got ") + message_type_name(message.header().type)};
+  auto rollout = read_rollout(message, limits);
+  if (!rollout) {
+    return rollout;
   }
-  auto parsed = message.body<RolloutBody>();
-  if (!parsed) {
-    return parsed.error();
-  }
-  RolloutBody& body = parsed.value();
-  const auto finish = finish_reason_from_name(body.finish_reason);
-  if (!finish) {
-    return Error{Reason::kInvalidField, "rollout '" + body.rollout_id + "': finish_reason '" +
-                                            body.finish_reason +
-                                            "', expected stop, length, aborted or error"};
-  }
-  Rollout r;
-  r.rollout_id = std::move(body.rollout_id);
-  r.attempt = body.attempt;
-  r.group_id = body.group_id;
-  r.group_size = body.group_size;
-  r.sample_index = body.sample_index;
-  r.prompt_id = std::move(body.prompt_id);
-  r.temperature = to_float(body.temperature);
-  r.top_p = to_float(body.top_p);
-  r.top_k = body.top_k;
-  r.trainer_term = body.trainer_term;
-  r.finish_reason = *finish;
-  r.failure = std::move(body.failure);
-  r.rewards = std::move(body.rewards);
-  if (Status s = read_frames(message, limits, r); !s) {
+  if (Status s = validate(rollout.value(), limits); !s) {
     return s.error();
   }
-  if (Status s = validate(r, limits); !s) {
-    return s.error();
-  }
-  return r;
+  return rollout;
 }
 
-std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Limits& limits) {
+FlatRollout flatten_rollout(const Rollout& rollout, const Limits& limits) {
+  const Payload payload = encode_rollout(rollout);
+  return flatten(pack_header(Header{}, payload, limits), payload);
+}
+
+Result<std::vector<Rollout>> read_rollouts(std::span<const FlatRollout> messages,
+                                           const Limits& limits) {
+  std::vector<Rollout> rollouts;
+  rollouts.reserve(messages.size());
+  for (const FlatRollout& flat : messages) {
+    const auto message = parse_flat(std::as_bytes(std::span(flat)), limits);
+    if (!message) {
+      return message.error();
+    }
+    auto rollout = read_rollout(message.value(), limits);
+    if (!rollout) {
+      return rollout.error();
+    }
+    rollouts.push_back(std::move(rollout).value());
+  }
+  return rollouts;
+}
+
+std::vector<uint8_t> join_messages(std::span<const FlatRollout> messages) {
   std::vector<uint8_t> out(kBatchMagic, kBatchMagic + sizeof kBatchMagic);
-  append(out, static_cast<uint64_t>(rollouts.size()));
-  for (const Rollout& rollout : rollouts) {
-    const Payload payload = encode_rollout(rollout);
-    const std::vector<uint8_t> flat = flatten(pack_header(Header{}, payload, limits), payload);
+  append(out, static_cast<uint64_t>(messages.size()));
+  for (const FlatRollout& flat : messages) {
     append(out, static_cast<uint64_t>(flat.size()));
     out.insert(out.end(), flat.begin(), flat.end());
   }
@@ -273,7 +303,7 @@ std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Li
   return out;
 }
 
-Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, const Limits& limits) {
+Result<std::vector<FlatRollout>> split_messages(std::span<const uint8_t> bytes) {
   constexpr size_t kWord = sizeof(uint64_t);
   const auto malformed = [](const std::string& what) {
     return Error{Reason::kMalformed, "rollout batch: " + what};
@@ -289,27 +319,19 @@ Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes, con
   std::span<const uint8_t> rest = hashed.subspan(sizeof kBatchMagic);
   const uint64_t count = read_u64(rest);
   rest = rest.subspan(kWord);
-  std::vector<Rollout> rollouts;  // not reserved: `count` is untrusted
+  std::vector<FlatRollout> messages;  // not reserved: `count` is untrusted
   for (uint64_t i = 0; i < count; ++i) {
     if (rest.size() < kWord || read_u64(rest) > rest.size() - kWord) {
       return malformed("ends within rollout " + std::to_string(i) + " of " + std::to_string(count));
     }
-    const uint64_t length = read_u64(rest);
-    auto message = parse_flat(std::as_bytes(rest.subspan(kWord, length)), limits);
-    if (!message) {
-      return message.error();
-    }
-    auto rollout = decode_rollout(message.value(), limits);
-    if (!rollout) {
-      return rollout.error();
-    }
-    rollouts.push_back(std::move(rollout).value());
-    rest = rest.subspan(kWord + length);
+    const auto message = rest.subspan(kWord, read_u64(rest));
+    messages.emplace_back(message.begin(), message.end());
+    rest = rest.subspan(kWord + message.size());
   }
   if (!rest.empty()) {
     return malformed(std::to_string(rest.size()) + " bytes after the last rollout");
   }
-  return rollouts;
+  return messages;
 }
 
 }  // namespace ringside::bridge

@@ -14,19 +14,28 @@ namespace ringside::bridge {
 // Encodes a rollout that has passed validate(): ids as int32, log-probs as fp32.
 Payload encode_rollout(const Rollout& rollout);
 
-// Decodes a ROLLOUT message that passed parse_message, and runs validate() on the rollout.
+// Decodes a ROLLOUT message that passed parse_message or parse_flat, and runs validate() on the
+// rollout.
 // Errors: kMalformed (another message, a mistyped field), kFrames (a frame is missing, or has
 // another dtype or shape), kLimit, kInvalidField (finish_reason), those of validate().
 Result<Rollout> decode_rollout(const Message& message, const Limits& limits = {});
 
-// Rollouts as one byte string, for broadcasting a step's rollouts between trainer ranks: magic,
-// count, per rollout a length and its flat message, then XXH3-64 of all before. The rollouts have
-// passed validate().
+// A ROLLOUT message as one run of bytes, see flatten(): as it came from a worker, stands in the
+// journal and goes to the other ranks of the trainer.
+using FlatRollout = std::vector<uint8_t>;
 // Throws: as pack_header.
-std::vector<uint8_t> encode_rollouts(std::span<const Rollout> rollouts, const Limits& limits = {});
-// The inverse of encode_rollouts.
-// Errors: kMalformed (other bytes, cut off), kChecksum, those of parse_flat and decode_rollout.
-Result<std::vector<Rollout>> decode_rollouts(std::span<const uint8_t> bytes,
-                                             const Limits& limits = {});
+FlatRollout flatten_rollout(const Rollout& rollout, const Limits& limits = {});
+
+// The rollouts of messages that passed decode_rollout() before: their rules are not checked again.
+// Errors: those of parse_flat, and of decode_rollout but validate()'s.
+Result<std::vector<Rollout>> read_rollouts(std::span<const FlatRollout> messages,
+                                           const Limits& limits = {});
+
+// Messages as one byte string, for broadcasting a step's rollouts between trainer ranks: magic,
+// count, per message a length and its bytes, then XXH3-64 of all before.
+std::vector<uint8_t> join_messages(std::span<const FlatRollout> messages);
+// The inverse of join_messages.
+// Errors: kMalformed (other bytes, cut off), kChecksum.
+Result<std::vector<FlatRollout>> split_messages(std::span<const uint8_t> bytes);
 
 }  // namespace ringside::bridge

@@ -9,9 +9,94 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/protocol/settings.h"
+
+namespace ringside::bridge {
+
+// Wire names of the types of schema.h that messages carry as they are: calls visit(name, field) for
+// each field. `value` may be const.
+template <class Value, class Visit>
+  requires std::is_same_v<std::remove_const_t<Value>, Grant>
+void visit_fields(Value& value, Visit visit) {
+  visit("group_id", value.group_id);
+  visit("group_size", value.group_size);
+  visit("min_version", value.min_version);
+  visit("attempt", value.attempt);
+  visit("sample_indices", value.sample_indices);
+  visit("held_out", value.held_out);
+}
+template <class Value, class Visit>
+  requires std::is_same_v<std::remove_const_t<Value>, Withdrawal>
+void visit_fields(Value& value, Visit visit) {
+  visit("group_id", value.group_id);
+  visit("sample_indices", value.sample_indices);
+}
+template <class Value, class Visit>
+  requires std::is_same_v<std::remove_const_t<Value>, TensorEntry>
+void visit_fields(Value& value, Visit visit) {
+  visit("name", value.name);
+  visit("dtype", value.dtype);
+  visit("shape", value.shape);
+  visit("offset", value.offset);
+  visit("bytes", value.bytes);
+  visit("xxh3", value.xxh3);
+  visit("encoding", value.encoding);
+  visit("changed", value.changed);
+  visit("payload_bytes", value.payload_bytes);
+}
+
+template <class Value>
+concept HasVisitedFields =
+    requires(Value& value) { visit_fields(value, [](const char*, const auto&) {}); };
+
+}  // namespace ringside::bridge
+
+namespace msgpack {
+MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
+  namespace adaptor {
+
+  // A map, as MSGPACK_DEFINE_MAP writes it.
+  template <ringside::bridge::HasVisitedFields Value>
+  struct pack<Value> {
+    template <class Stream>
+    packer<Stream>& operator()(packer<Stream>& out, const Value& value) const {
+      uint32_t count = 0;
+      visit_fields(value, [&](const char*, const auto&) { ++count; });
+      out.pack_map(count);
+      visit_fields(value, [&](std::string_view name, const auto& field) {
+        out.pack(name);
+        out.pack(field);
+      });
+      return out;
+    }
+  };
+
+  // As MSGPACK_DEFINE_MAP does, without building a std::map for each of a model's many tensors.
+  template <ringside::bridge::HasVisitedFields Value>
+  struct convert<Value> {
+    const msgpack::object& operator()(const msgpack::object& from, Value& value) const {
+      if (from.type != msgpack::type::MAP) {
+        throw msgpack::type_error();
+      }
+      for (const msgpack::object_kv& item : std::span(from.via.map.ptr, from.via.map.size)) {
+        const auto key = item.key.as<std::string_view>();
+        visit_fields(value, [&](const char* name, auto& field) {
+          if (key == name) {
+            item.val.convert(field);
+          }
+        });
+      }
+      return from;
+    }
+  };
+
+  }  // namespace adaptor
+}
+}  // namespace msgpack
 
 namespace ringside::bridge {
 
@@ -52,27 +137,10 @@ struct ReadyBody {
   MSGPACK_DEFINE_MAP(version);
 };
 
-struct GrantBody {
-  int64_t group_id = -1;
-  int32_t group_size = 0;
-  int64_t min_version = 0;
-  int32_t attempt = 0;
-  std::vector<int32_t> sample_indices;
-  int64_t held_out = -1;  // number of a held-out prompt; -1: the prompt of the data order
-  MSGPACK_DEFINE_MAP(group_id, group_size, min_version, attempt, sample_indices, held_out);
-};
-
-// Samples that another worker makes now.
-struct WithdrawnBody {
-  int64_t group_id = -1;
-  std::vector<int32_t> sample_indices;
-  MSGPACK_DEFINE_MAP(group_id, sample_indices);
-};
-
 struct CreditBody {
-  std::vector<GrantBody> groups;         // granted samples; may be empty
-  int64_t window_bytes = -1;             // new window; -1: unchanged
-  std::vector<WithdrawnBody> withdrawn;  // granted before, need not be made any more
+  std::vector<Grant> groups;          // granted samples; may be empty
+  int64_t window_bytes = -1;          // new window; -1: unchanged
+  std::vector<Withdrawal> withdrawn;  // granted before, need not be made any more
   MSGPACK_DEFINE_MAP(groups, window_bytes, withdrawn);
 };
 
@@ -178,53 +246,13 @@ struct ErrorBody {
   MSGPACK_DEFINE_MAP(reason, detail, fatal, version);
 };
 
-struct TensorBody {
-  std::string name, dtype;
-  std::vector<int64_t> shape;
-  uint64_t offset = 0, bytes = 0;
-  std::string xxh3;
-  std::string encoding = "dense";
-  uint64_t changed = 0, payload_bytes = 0;
-
-  template <class Packer>
-  void msgpack_pack(Packer& packer) const {
-    msgpack::type::make_define_map("name", name, "dtype", dtype, "shape", shape, "offset", offset,
-                                   "bytes", bytes, "xxh3", xxh3, "encoding", encoding, "changed",
-                                   changed, "payload_bytes", payload_bytes)
-        .msgpack_pack(packer);
-  }
-  // As MSGPACK_DEFINE_MAP does, without building a std::map for each of a model's many tensors.
-  void msgpack_unpack(const msgpack::object& object) {
-    if (object.type != msgpack::type::MAP) {
-      throw msgpack::type_error();
-    }
-    for (const msgpack::object_kv& item : std::span(object.via.map.ptr, object.via.map.size)) {
-      const auto key = item.key.as<std::string_view>();
-      const auto take = [&](const char* field, auto& value) {
-        if (key == field) {
-          item.val.convert(value);
-        }
-      };
-      take("name", name);
-      take("dtype", dtype);
-      take("shape", shape);
-      take("offset", offset);
-      take("bytes", bytes);
-      take("xxh3", xxh3);
-      take("encoding", encoding);
-      take("changed", changed);
-      take("payload_bytes", payload_bytes);
-    }
-  }
-};
-
 struct ManifestBody {
   std::string run_id;
   int64_t trainer_term = -1;
   int64_t version = -1;
   int64_t base_version = -1;  // -1: none
   std::string encoding;
-  std::vector<TensorBody> tensors;
+  std::vector<TensorEntry> tensors;
   std::string root_hash;
   MSGPACK_DEFINE_MAP(run_id, trainer_term, version, base_version, encoding, tensors, root_hash);
 };

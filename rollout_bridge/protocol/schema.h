@@ -111,24 +111,21 @@ inline constexpr int64_t kMaxGroupId = int64_t{1} << 62;
 // Groups of held-out prompts have ids from here on; they are no places in the data order.
 inline constexpr int64_t kFirstHeldOutGroup = int64_t{1} << 61;
 
-// One group of work: `group_size` completions of the prompt at `group_id`, sampled under a version
-// >= min_version of this trainer_term.
-struct GroupGrant {
-  int64_t group_id = -1;
-  int32_t group_size = 0;
-  int64_t min_version = 0;
-  int64_t priority = 0;   // a lower number is granted first, regardless of age
-  int64_t held_out = -1;  // number of the held-out prompt; -1: a prompt of the data order
-};
-
-// The samples of a group that a worker shall generate; after a loss, only the missing ones.
-struct GrantedGroup {
+// Samples of a group that somebody shall make: completions of the prompt at `group_id`, under a
+// version >= min_version of this trainer_term. CREDIT carries it.
+struct Grant {
   int64_t group_id = -1;
   int32_t group_size = 0;
   int64_t min_version = 0;
   int32_t attempt = 0;  // copied into the rollouts
-  std::vector<int32_t> sample_indices;
-  int64_t held_out = -1;  // as in GroupGrant
+  std::vector<int32_t> sample_indices = {};
+  int64_t held_out = -1;  // number of the held-out prompt; -1: a prompt of the data order
+};
+
+// Samples of a group that were granted and need not be made any more. CREDIT carries it.
+struct Withdrawal {
+  int64_t group_id = -1;
+  std::vector<int32_t> sample_indices = {};
 };
 
 // dtype is a safetensors name: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL.

@@ -63,6 +63,22 @@ int port_of(const std::string& text) {
   return read && port >= 1 && port <= 65535 ? port : 0;
 }
 
+// In words for whoever started the server: those of the library are single words.
+std::string words_of(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "cannot connect; expected a server that listens there";
+    case httplib::Error::BindIPAddress:
+      return "cannot bind an address of this machine";
+    case httplib::Error::Read:
+      return "the connection ended before the answer was whole";
+    case httplib::Error::Write:
+      return "the connection ended before the request was sent";
+    default:
+      return "the request failed (" + httplib::to_string(error) + ")";
+  }
+}
+
 bool graphic(const std::string& text) {
   return std::all_of(text.begin(), text.end(),
                      [](unsigned char c) { return c > 0x20 && c < 0x7f; });
@@ -152,7 +168,7 @@ Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& 
     if (Clock::now() >= deadline) {
       return Error{Reason::kTimeout, name + ": no answer in time"};
     }
-    return Error{Reason::kClosed, name + ": " + httplib::to_string(result.error())};
+    return Error{Reason::kClosed, name + ": " + words_of(result.error())};
   }
   answer.context = name + ": status " + std::to_string(result->status) + ": " +
                    clip_text(answer.text.substr(0, kExcerptBytes), kExcerptBytes);

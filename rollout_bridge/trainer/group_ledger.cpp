@@ -7,52 +7,50 @@
 namespace ringside::bridge {
 namespace {
 
-int64_t oldest_version(const Rollout& rollout) {
-  int64_t oldest = INT64_MAX;
-  for (const VersionSpan& span : rollout.versions) {
-    oldest = std::min(oldest, span.version);
-  }
-  return oldest;
-}
-
 Error refused(Reason reason, const Rollout& rollout, const std::string& what) {
   return {reason, "rollout '" + rollout.rollout_id + "': " + what};
 }
 
 std::string name_of(int64_t group_id) { return "group " + std::to_string(group_id); }
 
-GroupGrant grant_of(const GroupPolicy& policy, int64_t group_id) {
-  // Groups of earlier steps are assigned first, even if they are granted later.
-  return {group_id, policy.group_size(), policy.min_version(group_id), policy.step_of(group_id)};
+Status check_age(const Rollout& rollout, const GroupRule& rule) {
+  const auto [oldest, newest] =
+      std::minmax_element(rollout.versions.begin(), rollout.versions.end(),
+                          [](const auto& a, const auto& b) { return a.version < b.version; });
+  if (oldest == rollout.versions.end() ||
+      (oldest->version >= rule.min_version && newest->version <= rule.max_version)) {
+    return Success{};
+  }
+  return refused(
+      Reason::kStale, rollout,
+      "version " + std::to_string(oldest->version) + ", " + name_of(rollout.group_id) + " wants " +
+          std::to_string(rule.min_version) + " or later" +
+          (oldest->version < rule.min_version ? "" : ", and none that is newer than its step"));
 }
 
-// Every group that may fill a place, granted or not.
-void add_rounds(const GroupPolicy& policy, int64_t first_group, std::vector<int64_t>& groups) {
-  for (std::optional<int64_t> id = first_group; id; id = policy.next_round(*id)) {
-    groups.push_back(*id);
+GroupLedger::Options checked(GroupLedger::Options options) {
+  const GroupPolicy& policy = options.policy;
+  if (!policy.rule_of || !policy.first_groups || !policy.reward_of || !policy.teaches_nothing) {
+    throw std::invalid_argument("GroupPolicy: a function is not set; expected all four");
   }
+  return options;
 }
 
 }  // namespace
 
-GroupLedger::GroupLedger(Options options) : options_(std::move(options)) {
-  if (!options_.policy) {
-    return;
-  }
-  next_step_ = options_.policy->first_step();
-  last_open_step_ = checkpoint_ = next_step_ - 1;
-}
+GroupLedger::GroupLedger(Options options, const IdSet& consumed, IdSet granted_before)
+    : options_(checked(std::move(options))),
+      consumed_(consumed),
+      granted_before_(std::move(granted_before)),
+      next_step_(options_.policy.first_step),
+      last_open_step_(next_step_ - 1),
+      checkpoint_(next_step_ - 1) {}
 
-void GroupLedger::restore(const IdSet& granted, const IdSet& consumed) {
-  granted_before_ = granted;
-  consumed_ = consumed;
-}
-
-const GroupPolicy& GroupLedger::policy() const {
-  if (!options_.policy) {
-    throw std::logic_error("the ledger has no GroupPolicy, so it has no steps");
+// Every group that may fill a place, granted or not.
+void GroupLedger::add_rounds(int64_t first_group, std::vector<int64_t>& groups) const {
+  for (std::optional<int64_t> id = first_group; id; id = rule_of(*id).next_round) {
+    groups.push_back(*id);
   }
-  return *options_.policy;
 }
 
 GroupLedger::Group& GroupLedger::open(int64_t group_id, int32_t size) {
@@ -67,34 +65,30 @@ GroupLedger::Group& GroupLedger::open(int64_t group_id, int32_t size) {
   return group;
 }
 
-void GroupLedger::grant(const GroupGrant& grant) {
-  if (grant.group_id < 0 || grant.group_size < 1) {
-    throw std::invalid_argument("grant of group " + std::to_string(grant.group_id) + " with " +
-                                std::to_string(grant.group_size) +
+void GroupLedger::grant(int64_t group_id) {
+  const GroupRule rule = rule_of(group_id);
+  if (group_id < 0 || rule.group_size < 1) {
+    throw std::invalid_argument("grant of " + name_of(group_id) + " with " +
+                                std::to_string(rule.group_size) +
                                 " samples: expected an id >= 0 and a size >= 1");
   }
-  consumed_.erase(grant.group_id);
-  Group& group = open(grant.group_id, grant.group_size);
+  Group& group = open(group_id, rule.group_size);
   if (std::exchange(group.granted, true)) {
     return;
   }
-  group.min_version = grant.min_version;
-  std::vector<bool> done;
-  for (const Sample& sample : group.samples) {
-    done.push_back(sample.delivered);
+  Grant grant{group_id, rule.group_size, rule.min_version};
+  for (size_t i = 0; i < group.samples.size(); ++i) {
+    if (!group.samples[i].is_delivered()) {
+      grant.sample_indices.push_back(static_cast<int32_t>(i));
+    }
   }
-  work_.add(grant, done);
+  // Groups of earlier steps are assigned first, even if they are granted later.
+  work_.add(std::move(grant), rule.step);
 }
 
 bool GroupLedger::is_over(int64_t group_id) const {
-  if (consumed_.contains(group_id)) {
-    return true;
-  }
-  if (!options_.policy) {
-    return false;
-  }
-  const int64_t step = options_.policy->step_of(group_id);
-  return step != 0 && step < next_step_;
+  const int64_t step = rule_of(group_id).step;
+  return consumed_.contains(group_id) || (step != 0 && step < next_step_);
 }
 
 bool GroupLedger::is_try(const Rollout& rollout, const std::string& worker, Origin origin) const {
@@ -107,9 +101,10 @@ bool GroupLedger::is_try(const Rollout& rollout, const std::string& worker, Orig
   return origin == Origin::kThisStart && rollout.attempt == work_.attempt(group, sample);
 }
 
-Status GroupLedger::check_known(const Rollout& rollout, const Group* group, Origin origin) const {
+Status GroupLedger::check_known(const Rollout& rollout, const GroupRule& rule, const Group* group,
+                                Origin origin) const {
   const int64_t id = rollout.group_id;
-  if (options_.policy && options_.policy->step_of(id) == 0) {
+  if (rule.step == 0) {
     return refused(Reason::kUnknownGroup, rollout, "no step trains on " + name_of(id));
   }
   const bool known = origin == Origin::kJournal || (group != nullptr && group->granted) ||
@@ -120,30 +115,12 @@ Status GroupLedger::check_known(const Rollout& rollout, const Group* group, Orig
         name_of(id) + (origin == Origin::kThisStart ? " is granted to nobody"
                                                     : " was granted by no earlier start"));
   }
-  const int64_t size = group != nullptr  ? static_cast<int64_t>(group->samples.size())
-                       : options_.policy ? options_.policy->group_size()
-                                         : rollout.group_size;
-  if (size == rollout.group_size) {
+  if (rule.group_size == rollout.group_size) {
     return Success{};
   }
   return refused(Reason::kInvalidField, rollout,
                  "group_size " + std::to_string(rollout.group_size) + ", " + name_of(id) + " has " +
-                     std::to_string(size));
-}
-
-Status GroupLedger::check_age(const Rollout& rollout, const Group* group) const {
-  const int64_t oldest = oldest_version(rollout);
-  const bool granted = group != nullptr && group->granted;
-  const bool stale = options_.policy && options_.policy->is_stale(rollout);
-  if (!stale && (!granted || oldest >= group->min_version)) {
-    return Success{};
-  }
-  const int64_t wanted =
-      granted ? group->min_version : options_.policy->min_version(rollout.group_id);
-  return refused(Reason::kStale, rollout,
-                 "version " + std::to_string(oldest) + ", " + name_of(rollout.group_id) +
-                     " wants " + std::to_string(wanted) + " or later" +
-                     (oldest < wanted ? "" : ", and none that is newer than its step"));
+                     std::to_string(rule.group_size));
 }
 
 Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& worker,
@@ -153,10 +130,12 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
   }
   const auto it = groups_.find(rollout.group_id);
   const Group* group = it == groups_.end() ? nullptr : &it->second;
-  if (Status s = check_known(rollout, group, origin); !s) {
+  const GroupRule rule = rule_of(rollout.group_id);
+  if (Status s = check_known(rollout, rule, group, origin); !s) {
     return s.error();
   }
-  if (group != nullptr && group->samples[static_cast<size_t>(rollout.sample_index)].delivered) {
+  if (group != nullptr &&
+      group->samples[static_cast<size_t>(rollout.sample_index)].is_delivered()) {
     return Verdict::kDuplicate;
   }
   const bool granted = group != nullptr && group->granted;
@@ -181,29 +160,31 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
       return Verdict::kRetry;
     }
   }
-  if (Status s = check_age(rollout, group); !s) {
+  if (Status s = check_age(rollout, rule); !s) {
     return s.error();
   }
   return Verdict::kNew;
 }
 
-std::vector<GroupGrant> GroupLedger::deliver(Rollout rollout) {
+std::vector<int64_t> GroupLedger::deliver(const Rollout& rollout, FlatRollout message) {
   const int64_t group_id = rollout.group_id;
   Group& group = open(group_id, rollout.group_size);
   work_.finish(group_id, rollout.sample_index);
   Sample& sample = group.samples[static_cast<size_t>(rollout.sample_index)];
-  sample.delivered = true;
   sample.rollout_id = rollout.rollout_id;
   sample_of_id_.emplace(rollout.rollout_id, std::pair(group_id, rollout.sample_index));
   ++counters_.delivered;
   ++counters_.waiting;
   counters_.failed += has_failed(rollout) ? 1 : 0;
-  sample.rollout = std::make_unique<Rollout>(std::move(rollout));
-  ++group.held;
-  if (!options_.policy || !is_complete(group_id)) {
-    return {};
+  sample.reward = options_.policy.reward_of(rollout);
+  if (rollout.trainer_term == options_.trainer_term) {
+    for (const VersionSpan& span : rollout.versions) {
+      sample.newest_version = std::max(sample.newest_version, span.version);
+    }
   }
-  return replace(options_.policy->first_group(group_id));
+  sample.message = std::move(message);
+  ++group.held;
+  return is_complete(group_id) ? replace(rule_of(group_id).first_group) : std::vector<int64_t>();
 }
 
 void GroupLedger::retry(const Rollout& rollout, const std::string& worker, Origin origin) {
@@ -222,21 +203,6 @@ bool GroupLedger::reopen(int64_t group_id, int32_t sample_index, const std::stri
   return true;
 }
 
-std::optional<Rollout> GroupLedger::take_sample(int64_t group_id, int32_t sample_index) {
-  const auto it = groups_.find(group_id);
-  if (it == groups_.end()) {
-    return std::nullopt;
-  }
-  std::unique_ptr<Rollout> rollout =
-      std::move(it->second.samples[static_cast<size_t>(sample_index)].rollout);
-  if (!rollout) {
-    return std::nullopt;
-  }
-  --it->second.held;
-  --counters_.waiting;
-  return std::move(*rollout);
-}
-
 bool GroupLedger::holds(int64_t group_id) const {
   const auto it = groups_.find(group_id);
   return it != groups_.end() && it->second.held > 0;
@@ -249,11 +215,11 @@ bool GroupLedger::is_complete(int64_t group_id) const {
 }
 
 bool GroupLedger::teaches_nothing(const Group& group) const {
-  std::vector<const Rollout*> rollouts;
+  std::vector<std::optional<double>> rewards;
   for (const Sample& sample : group.samples) {
-    rollouts.push_back(sample.rollout.get());
+    rewards.push_back(sample.reward);
   }
-  return policy().teaches_nothing(rollouts);
+  return options_.policy.teaches_nothing(rewards);
 }
 
 // The group that fills a place now.
@@ -261,14 +227,14 @@ int64_t GroupLedger::current_group(int64_t first_group) const {
   int64_t id = first_group;
   for (auto it = groups_.find(id); it != groups_.end() && it->second.state == State::kReplaced;
        it = groups_.find(id)) {
-    id = *policy().next_round(id);
+    id = *rule_of(id).next_round;
   }
   return id;
 }
 
 int64_t GroupLedger::drop_rollouts(Group& group) {
   for (Sample& sample : group.samples) {
-    sample.rollout.reset();
+    sample.message = {};
   }
   counters_.waiting -= group.held;
   return std::exchange(group.held, 0);
@@ -276,11 +242,11 @@ int64_t GroupLedger::drop_rollouts(Group& group) {
 
 // Goes on to the next round while the place's group is complete and teaches nothing: of a journal,
 // the groups of later rounds may be here already.
-std::vector<GroupGrant> GroupLedger::replace(int64_t first_group) {
-  std::vector<GroupGrant> grants;
+std::vector<int64_t> GroupLedger::replace(int64_t first_group) {
+  std::vector<int64_t> grants;
   int64_t id = current_group(first_group);
   while (is_complete(id)) {
-    const std::optional<int64_t> next = policy().next_round(id);
+    const std::optional<int64_t> next = rule_of(id).next_round;
     Group& group = groups_.at(id);
     if (!next || !teaches_nothing(group)) {
       break;
@@ -289,26 +255,26 @@ std::vector<GroupGrant> GroupLedger::replace(int64_t first_group) {
     counters_.dropped_zero_variance += drop_rollouts(group);
     ++counters_.refilled_groups;
     id = *next;
-    if (policy().step_of(id) <= last_open_step_) {
-      grants.push_back(grant_of(policy(), id));
+    if (rule_of(id).step <= last_open_step_) {
+      grants.push_back(id);
     }
   }
   return grants;
 }
 
-std::vector<GroupGrant> GroupLedger::open_steps(int64_t last_step) {
-  std::vector<GroupGrant> grants;
+std::vector<int64_t> GroupLedger::open_steps(int64_t last_step) {
+  std::vector<int64_t> grants;
   for (; last_open_step_ < last_step; ++last_open_step_) {
-    const GroupRange groups = policy().first_groups(last_open_step_ + 1);
+    const GroupRange groups = options_.policy.first_groups(last_open_step_ + 1);
     for (int64_t first = groups.begin; first < groups.end; ++first) {
-      grants.push_back(grant_of(policy(), current_group(first)));
+      grants.push_back(current_group(first));
     }
   }
   return grants;
 }
 
-std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
-  const GroupRange places = policy().first_groups(step);
+std::optional<std::vector<FlatRollout>> GroupLedger::take(int64_t step) {
+  const GroupRange places = options_.policy.first_groups(step);
   if (step != next_step_) {
     throw std::invalid_argument("step " + std::to_string(step) + " is taken, step " +
                                 std::to_string(next_step_) + " is next");
@@ -320,7 +286,7 @@ std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
       return std::nullopt;
     }
   }
-  std::vector<Rollout> rollouts;
+  std::vector<FlatRollout> rollouts;
   for (const int64_t id : groups) {
     take_group(id, step, rollouts);
   }
@@ -328,30 +294,25 @@ std::optional<std::vector<Rollout>> GroupLedger::take(int64_t step) {
   return rollouts;
 }
 
-void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out) {
+void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out) {
   Group& group = groups_.at(group_id);
-  const bool is_last_round = !policy().next_round(group_id);
-  if (is_last_round && group_id != policy().first_group(group_id) && teaches_nothing(group)) {
+  const GroupRule rule = rule_of(group_id);
+  if (!rule.next_round && group_id != rule.first_group && teaches_nothing(group)) {
     ++counters_.kept_zero_variance;
   }
   bool is_restorable = true;
   for (const Sample& sample : group.samples) {
-    if (sample.rollout->trainer_term != options_.trainer_term) {
-      continue;
-    }
-    for (const VersionSpan& span : sample.rollout->versions) {
-      is_restorable = is_restorable && span.version <= checkpoint_;
-    }
+    is_restorable = is_restorable && sample.newest_version <= checkpoint_;
   }
   if (!is_restorable) {
     unrestorable_[step].push_back(group_id);
   }
   for (Sample& sample : group.samples) {
-    out.push_back(std::move(*sample.rollout));
+    out.push_back(std::move(sample.message));
   }
   drop_rollouts(group);
   group.state = State::kTaken;
-  for (auto later = policy().next_round(group_id); later; later = policy().next_round(*later)) {
+  for (auto later = rule.next_round; later; later = rule_of(*later).next_round) {
     if (const auto it = groups_.find(*later); it != groups_.end()) {
       counters_.dropped_unneeded += drop_rollouts(it->second);
     }
@@ -361,9 +322,9 @@ void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<Rollout
 std::vector<int64_t> GroupLedger::checkpointed(int64_t step) {
   std::vector<int64_t> groups;
   for (; checkpoint_ < step; ++checkpoint_) {
-    const GroupRange places = policy().first_groups(checkpoint_ + 1);
+    const GroupRange places = options_.policy.first_groups(checkpoint_ + 1);
     for (int64_t first = places.begin; first < places.end; ++first) {
-      add_rounds(policy(), first, groups);
+      add_rounds(first, groups);
     }
   }
   unrestorable_.erase(unrestorable_.begin(), unrestorable_.upper_bound(step));
@@ -375,15 +336,14 @@ std::vector<int64_t> GroupLedger::take_unrestorable(int64_t next_step) {
   const auto end = unrestorable_.lower_bound(next_step);
   for (auto it = unrestorable_.begin(); it != end; ++it) {
     for (const int64_t id : it->second) {
-      add_rounds(policy(), policy().first_group(id), groups);
+      add_rounds(rule_of(id).first_group, groups);
     }
   }
   unrestorable_.erase(unrestorable_.begin(), end);
   return groups;
 }
 
-int64_t GroupLedger::consume(int64_t group_id) {
-  consumed_.insert(group_id);
+int64_t GroupLedger::forget(int64_t group_id) {
   const auto it = groups_.find(group_id);
   if (it == groups_.end()) {
     return 0;

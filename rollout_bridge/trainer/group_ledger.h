@@ -2,26 +2,25 @@
 //
 // States of a sample: waiting for a worker, assigned to one (both in WorkDivision), delivered.
 // States of a group: open, complete (every rollout is here), replaced (it taught nothing, another
-// group fills its place), taken for training, consumed. A group that is consumed is forgotten; its
-// id is remembered.
+// group fills its place), taken for training, consumed. A group that is consumed is forgotten; the
+// journal remembers its id.
 //
-// It decides "exactly once", by rollout id and by (group, sample). With a GroupPolicy it also
-// decides which groups are granted for a step, which rollouts are too old, and which groups are
-// replaced. Pure state without sockets; the caller passes the time and writes the journal.
+// It decides "exactly once", by rollout id and by (group, sample), and by the GroupPolicy which
+// groups are granted for a step, which rollouts are too old, and which groups are replaced. Pure
+// state without sockets; the caller passes the time and writes the journal.
 //
 // Thread safety: none.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "rollout_bridge/base/id_set.h"
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/group_policy.h"
 #include "rollout_bridge/trainer/work_division.h"
@@ -44,33 +43,29 @@ class GroupLedger {
     // Attempts at one sample; after the last, an aborted or failed rollout is delivered as it is.
     int32_t max_attempts = 3;
     int64_t trainer_term = 0;  // of this start
-    // Null: groups stand alone. There are no steps, a group may have any size, and only a grant's
-    // min_version makes a rollout too old.
-    std::shared_ptr<const GroupPolicy> policy = nullptr;
+    GroupPolicy policy = {};
   };
 
-  // Empty: it knows no group.
-  explicit GroupLedger(Options options);
+  // It knows no group. consumed: groups that nobody wants any more, see Journal::consumed(); it
+  // must outlive the ledger. granted_before: groups that earlier trainer starts granted, whose
+  // rollouts of those starts count.
+  // Throws: std::invalid_argument when a function of the policy is not set.
+  GroupLedger(Options options, const IdSet& consumed, IdSet granted_before = {});
 
-  // Sets what the journal knows of earlier trainer starts: the groups that they granted, whose
-  // rollouts of those starts count, and the groups that are consumed.
-  void restore(const IdSet& granted, const IdSet& consumed);
-
-  // Queues a group. Does nothing for a group that is granted. Opens a consumed group again.
-  // Throws: std::invalid_argument on a negative id, a size below 1, or a size other than the known
-  // size of the group.
-  void grant(const GroupGrant& grant);
+  // Queues the samples of a group that are not delivered. Does nothing for a group that is granted.
+  // Throws: std::invalid_argument on a negative id, or a size below 1.
+  void grant(int64_t group_id);
 
   // Decision about a validated rollout of `worker`. kJournal: no worker, and no grant is needed.
   // Errors: kInvalidField for another group_size than the group's; kUnknownGroup for a group that
-  // its trainer start never granted, or that no step trains on; kStale for versions below the
-  // grant's min_version, or that the policy calls stale; kNotGranted (this start only) for a sample
+  // its trainer start never granted, or that no step trains on; kStale for versions outside of the
+  // group's rule; kNotGranted (this start only) for a sample
   // that was granted to other workers only; kInvalidField for a rollout_id that another sample has.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
-  // Keeps a rollout that judge() called kNew. Returns the groups to grant now, in place of groups
-  // that are complete and teach nothing.
-  // Throws: std::invalid_argument when its group_size is not the group's.
-  [[nodiscard]] std::vector<GroupGrant> deliver(Rollout rollout);
+  // Keeps the message of a rollout that judge() called kNew. Returns the groups to grant now, in
+  // place of groups that are complete and teach nothing. Throws: std::invalid_argument when its
+  // group_size is not the group's.
+  [[nodiscard]] std::vector<int64_t> deliver(const Rollout& rollout, FlatRollout message);
   // Counts the attempt of a rollout that judge() called kRetry and queues its sample again. Does
   // nothing when another worker holds the sample, or when the group is not granted.
   void retry(const Rollout& rollout, const std::string& worker, Origin origin);
@@ -82,19 +77,12 @@ class GroupLedger {
   WorkDivision& work() { return work_; }
   const WorkDivision& work() const { return work_; }
 
-  // Takes one delivered rollout, for owners without steps. nullopt when it is not here any more.
-  std::optional<Rollout> take_sample(int64_t group_id, int32_t sample_index);
-
-  // The rest needs a policy.
-  // Throws: std::logic_error without one.
-
   // The groups to grant for the steps up to `last_step` that are not open yet: of each place the
   // group that fills it now, which may be of a later round when rollouts came from a journal.
-  std::vector<GroupGrant> open_steps(int64_t last_step);
-  // The rollouts of `step`, ordered by place and sample, once all its groups are complete; else
-  // nullopt.
-  // Throws: std::invalid_argument when `step` is not the next one.
-  std::optional<std::vector<Rollout>> take(int64_t step);
+  std::vector<int64_t> open_steps(int64_t last_step);
+  // The messages of the rollouts of `step`, ordered by place and sample, once all its groups are
+  // complete; else nullopt. Throws: std::invalid_argument when `step` is not the next one.
+  std::optional<std::vector<FlatRollout>> take(int64_t step);
   // Groups to consume because the checkpoint of `step` is on disk: of every place and round.
   std::vector<int64_t> checkpointed(int64_t step);
   // Groups to consume because no restart can use them: they were taken for steps before
@@ -102,8 +90,9 @@ class GroupLedger {
   // from that checkpoint, or from a later one, which contains the step.
   std::vector<int64_t> take_unrestorable(int64_t next_step);
 
-  // Forgets a group. Returns how many delivered rollouts that nobody took go with it.
-  int64_t consume(int64_t group_id);
+  // Forgets a group that is consumed. Returns how many delivered rollouts that nobody took go with
+  // it.
+  int64_t forget(int64_t group_id);
   // True when a rollout of the group is here.
   bool holds(int64_t group_id) const;
   // True for a consumed group, and for any group of a step that was taken.
@@ -113,30 +102,32 @@ class GroupLedger {
  private:
   enum class State : uint8_t { kOpen, kReplaced, kTaken };
   struct Sample {
-    bool delivered = false;
-    std::string rollout_id;
-    std::unique_ptr<Rollout> rollout;  // null when it is not delivered, was taken or dropped
+    std::string rollout_id = {};  // of the rollout that was delivered; "": none was
+    std::optional<double> reward = {};
+    int64_t newest_version = -1;  // of this trainer start; -1: of an earlier one
+    FlatRollout message = {};     // empty when it is not delivered, was taken or dropped
+    bool is_delivered() const { return !rollout_id.empty(); }
   };
   struct Group {
     State state = State::kOpen;
     bool granted = false;
     int32_t held = 0;  // rollouts here
-    int64_t min_version = 0;
     std::vector<Sample> samples;
   };
 
-  const GroupPolicy& policy() const;
+  GroupRule rule_of(int64_t group_id) const { return options_.policy.rule_of(group_id); }
+  void add_rounds(int64_t first_group, std::vector<int64_t>& groups) const;
   Group& open(int64_t group_id, int32_t size);
   // True when a failure of the sample counts as an attempt: it is not a late answer to an earlier
   // grant.
   bool is_try(const Rollout& rollout, const std::string& worker, Origin origin) const;
-  Status check_known(const Rollout& rollout, const Group* group, Origin origin) const;
-  Status check_age(const Rollout& rollout, const Group* group) const;
+  Status check_known(const Rollout& rollout, const GroupRule& rule, const Group* group,
+                     Origin origin) const;
   bool is_complete(int64_t group_id) const;
   bool teaches_nothing(const Group& group) const;
   int64_t current_group(int64_t first_group) const;
-  std::vector<GroupGrant> replace(int64_t first_group);
-  void take_group(int64_t group_id, int64_t step, std::vector<Rollout>& out);
+  std::vector<int64_t> replace(int64_t first_group);
+  void take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out);
   int64_t drop_rollouts(Group& group);
 
   Options options_;
@@ -144,7 +135,7 @@ class GroupLedger {
   std::map<int64_t, Group> groups_;
   // Samples delivered under each rollout id, of groups not consumed.
   std::unordered_map<std::string, std::pair<int64_t, int32_t>> sample_of_id_;
-  IdSet consumed_;
+  const IdSet& consumed_;
   IdSet granted_before_;
   int64_t next_step_ = 0;                                 // to be taken
   int64_t last_open_step_ = 0;                            // its groups are granted

@@ -1,6 +1,7 @@
 #include "rollout_bridge/trainer/held_out_samples.h"
 
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 
 namespace ringside::bridge {
@@ -30,12 +31,13 @@ void HeldOutSamples::open(int64_t prompts, int32_t samples, int64_t version) {
   version_ = version;
   missing_ = prompts * samples;
   samples_.resize(static_cast<std::size_t>(missing_));
-  const std::vector<bool> none(static_cast<std::size_t>(samples), false);
+  std::vector<int32_t> all(static_cast<std::size_t>(samples));
+  std::iota(all.begin(), all.end(), 0);
   for (int64_t prompt = 0; prompt < prompts; ++prompt) {
     for (int32_t i = 0; i < samples; ++i) {
       samples_[static_cast<std::size_t>(prompt * samples + i)].result.prompt = prompt;
     }
-    work_.add({first_group_ + prompt, samples, version, kBeforeAll, prompt}, none);
+    work_.add({first_group_ + prompt, samples, version, 0, all, prompt}, kBeforeAll);
   }
 }
 

@@ -137,10 +137,11 @@ void Journal::replay() {
     file_->truncate(at);
   }
   file_bytes_ = at;
-  std::erase_if(live, [&](const Replayed& r) { return consumed_.contains(r.rollout.group_id); });
+  std::erase_if(live,
+                [&](const Replayed& r) { return consumed_.contains(r.record.rollout.group_id); });
   for (Replayed& r : live) {
-    replayed_at_.emplace_back(r.rollout.group_id, r.extent);
-    replayed_.push_back(std::move(r.rollout));
+    replayed_at_.emplace_back(r.record.rollout.group_id, r.extent);
+    replayed_.push_back(std::move(r.record));
   }
 }
 
@@ -180,7 +181,8 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   }
   // Rollouts journalled before this record are dropped, even when the group is reopened later.
   if (kind == Kind::kConsumed) {
-    std::erase_if(live, [&](const Replayed& r) { return consumed_.contains(r.rollout.group_id); });
+    std::erase_if(live,
+                  [&](const Replayed& r) { return consumed_.contains(r.record.rollout.group_id); });
   }
 }
 
@@ -195,7 +197,8 @@ void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
     return;
   }
   live_[rollout.value().group_id].push_back(extent);
-  live.push_back({std::move(rollout).value(), extent});
+  const auto* bytes = reinterpret_cast<const uint8_t*>(payload.data());
+  live.push_back({{std::move(rollout).value(), {bytes, bytes + payload.size()}}, extent});
 }
 
 Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
@@ -227,7 +230,7 @@ void Journal::replay_consumed(int64_t begin, int64_t end) {
   live_.erase(first, last);
 }
 
-std::vector<Rollout> Journal::take_replayed() { return std::exchange(replayed_, {}); }
+std::vector<Journal::Record> Journal::take_replayed() { return std::exchange(replayed_, {}); }
 
 void Journal::drop_replayed(std::span<const std::size_t> places) {
   for (const std::size_t place : places) {

@@ -23,21 +23,25 @@
 #include "rollout_bridge/base/file_system.h"
 #include "rollout_bridge/base/fsync_policy.h"
 #include "rollout_bridge/base/id_set.h"
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 
 namespace ringside::bridge {
 
+// What the owner of a journal chooses.
+struct JournalSettings {
+  std::filesystem::path directory = {};  // created; holds journal.bin
+  FsyncPolicy fsync = FsyncPolicy::kInterval;
+  std::chrono::milliseconds fsync_interval{1000};
+  uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
+  uint64_t max_bytes = uint64_t{16} << 30;     // of the file; 0: no limit but the disk's
+  std::shared_ptr<FileSystem> files = posix_file_system();
+};
+
 class Journal {
  public:
-  struct Options {
-    std::filesystem::path directory;  // created; holds journal.bin
-    std::string run_id;
-    FsyncPolicy fsync = FsyncPolicy::kInterval;
-    std::chrono::milliseconds fsync_interval{1000};
-    uint64_t compact_bytes = 64u * 1024 * 1024;  // rewrite when this much of the file is dead
-    uint64_t max_bytes = 0;                      // of the file; 0: no limit but the disk's
-    Limits limits{};
-    std::shared_ptr<FileSystem> files = posix_file_system();
+  struct Options : JournalSettings {
+    std::string run_id = {};
+    Limits limits = {};
   };
 
   // Opens or creates the file, locks it and replays it. Cuts off the first torn or damaged record
@@ -46,8 +50,13 @@ class Journal {
   // by another process.
   explicit Journal(Options options);
 
+  // A rollout of the file, decoded and as it stands there.
+  struct Record {
+    Rollout rollout;
+    FlatRollout message;
+  };
   // Replayed rollouts that are not consumed, in file order. Empty at the second call.
-  std::vector<Rollout> take_replayed();
+  std::vector<Record> take_replayed();
   // Frees the room of replayed rollouts that no start can use any more, by their places in
   // take_replayed(). Call it once, before append() and consume(). Nothing is written: a start that
   // finds them again drops them again.
@@ -88,7 +97,7 @@ class Journal {
     uint64_t bytes;
   };
   struct Replayed {
-    Rollout rollout;
+    Record record;
     Extent extent;
   };
 
@@ -117,7 +126,7 @@ class Journal {
   IdSet consumed_;
   IdSet granted_;
   std::map<int64_t, std::vector<Extent>> live_;  // records of each group, header included
-  std::vector<Rollout> replayed_;
+  std::vector<Record> replayed_;
   std::vector<std::pair<int64_t, Extent>> replayed_at_;         // group and record of each
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records waiting for room
   bool unsynced_ = false;

@@ -25,10 +25,10 @@ void RolloutDesk::replay_journal() {
   std::vector<Error> refused;
   std::vector<std::size_t> dropped;
   std::vector<int64_t> over;
-  std::vector<Rollout> rollouts = parts_.journal.take_replayed();
-  for (std::size_t i = 0; i < rollouts.size(); ++i) {
-    const int64_t group_id = rollouts[i].group_id;
-    const auto replayed = replay(std::move(rollouts[i]));
+  std::vector<Journal::Record> records = parts_.journal.take_replayed();
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const int64_t group_id = records[i].rollout.group_id;
+    const auto replayed = replay(std::move(records[i]));
     if (!replayed) {
       refused.push_back(replayed.error());
     }
@@ -66,7 +66,8 @@ void RolloutDesk::replay_journal() {
 
 // Delivers a rollout of the journal, or says why it is of no use.
 // Errors: those of the checks that a worker's rollout has to pass, too.
-Result<RolloutDesk::Replayed> RolloutDesk::replay(Rollout rollout) {
+Result<RolloutDesk::Replayed> RolloutDesk::replay(Journal::Record record) {
+  const Rollout& rollout = record.rollout;
   GroupCounters& counters = parts_.counters.groups;
   if (parts_.ledger.is_over(rollout.group_id)) {
     ++counters.replayed_out_of_steps;
@@ -88,8 +89,7 @@ Result<RolloutDesk::Replayed> RolloutDesk::replay(Rollout rollout) {
   if (Status s = admit(rollout); !s) {
     return s.error();
   }
-  const uint64_t bytes = wire_bytes(rollout);
-  open_groups(deliver(std::move(rollout), bytes));
+  open_groups(deliver(rollout, std::move(record.message), wire_bytes(rollout)));
   return Replayed::kDelivered;
 }
 
@@ -125,7 +125,7 @@ void RolloutDesk::on_rollout(Session& session, const Message& message) {
   if (decoded) {
     ++parts_.counters.received;
     parts_.counters.rollout_bytes += bytes;
-    ack = receive(session, message, std::move(decoded).value(), bytes);
+    ack = receive(session, message, decoded.value(), bytes);
   } else {
     ack = unreadable(session, message, decoded.error());
   }
@@ -236,10 +236,10 @@ bool RolloutDesk::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   return counted && parts_.budget.fits(static_cast<int64_t>(bytes));
 }
 
-// Appends the frames to the journal as received. Reports once when the journal stops accepting
+// Appends the message to the journal as received. Reports once when the journal stops accepting
 // rollouts and once when it accepts them again.
-bool RolloutDesk::journalled(int64_t group_id, const Message& message) {
-  const Status written = parts_.journal.append(group_id, message.flat());
+bool RolloutDesk::journalled(int64_t group_id, const FlatRollout& message) {
+  const Status written = parts_.journal.append(group_id, message);
   if (!written) {
     ++parts_.counters.journal_refused;
     if (journal_trouble_.empty()) {
@@ -293,7 +293,7 @@ AckBody RolloutDesk::receive_held_out(Session& session, const Rollout& rollout) 
   return {rollout.rollout_id, "ACCEPTED", "", ""};
 }
 
-AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout rollout,
+AckBody RolloutDesk::receive(Session& session, const Message& message, const Rollout& rollout,
                              uint64_t bytes) {
   if (rollout.group_id >= kFirstHeldOutGroup) {
     return receive_held_out(session, rollout);
@@ -318,42 +318,42 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, Rollout r
   if (Status s = admit(rollout); !s) {
     return reject(session, rollout, s.error());
   }
-  if (!has_room_for(rollout, bytes) || !journalled(rollout.group_id, message)) {
+  if (!has_room_for(rollout, bytes)) {
+    return busy(rollout.rollout_id);
+  }
+  FlatRollout flat = message.flat();
+  if (!journalled(rollout.group_id, flat)) {
     return busy(rollout.rollout_id);
   }
   parts_.work().answered(rollout.group_id, rollout.sample_index, session.worker_id, parts_.now);
-  AckBody ack{rollout.rollout_id, "ACCEPTED", "", ""};
-  open_groups(deliver(std::move(rollout), bytes));
+  open_groups(deliver(rollout, std::move(flat), bytes));
   ++parts_.counters.accepted;
   session.refused_in_row = 0;
-  return ack;
+  return {rollout.rollout_id, "ACCEPTED", "", ""};
 }
 
-void RolloutDesk::open_groups(const std::vector<GroupGrant>& groups) {
-  std::vector<int64_t> ids;
-  for (const GroupGrant& g : groups) {
-    ids.push_back(g.group_id);
-  }
-  parts_.journal.grant(ids);
-  for (const GroupGrant& g : groups) {
-    parts_.ledger.grant(g);
-    parts_.journal.reopen(g.group_id);
+void RolloutDesk::open_groups(const std::vector<int64_t>& groups) {
+  parts_.journal.grant(groups);
+  for (const int64_t id : groups) {
+    parts_.ledger.grant(id);
+    parts_.journal.reopen(id);
   }
 }
 
 void RolloutDesk::consume(std::span<const int64_t> group_ids) {
   parts_.journal.consume(group_ids);
   for (const int64_t id : group_ids) {
-    parts_.counters.forgotten += static_cast<uint64_t>(parts_.ledger.consume(id));
+    parts_.counters.forgotten += static_cast<uint64_t>(parts_.ledger.forget(id));
   }
   drop_arrivals();
 }
 
-std::vector<GroupGrant> RolloutDesk::deliver(Rollout rollout, uint64_t bytes) {
+std::vector<int64_t> RolloutDesk::deliver(const Rollout& rollout, FlatRollout message,
+                                          uint64_t bytes) {
   const auto size = static_cast<int64_t>(bytes);
   parts_.budget.enqueue(size);
-  arrivals_.push_back({rollout.group_id, rollout.sample_index, size});
-  std::vector<GroupGrant> replacements = parts_.ledger.deliver(std::move(rollout));
+  arrivals_.push_back({rollout.group_id, size});
+  std::vector<int64_t> replacements = parts_.ledger.deliver(rollout, std::move(message));
   if (!replacements.empty()) {
     drop_arrivals();
   }
@@ -380,19 +380,6 @@ bool RolloutDesk::collect() {
   }
   arrivals_.clear();
   return true;
-}
-
-std::optional<Rollout> RolloutDesk::pop() {
-  while (!arrivals_.empty()) {
-    const Arrival arrival = arrivals_.front();
-    arrivals_.pop_front();
-    parts_.budget.dequeue(arrival.bytes);
-    auto rollout = parts_.ledger.take_sample(arrival.group_id, arrival.sample_index);
-    if (rollout) {
-      return rollout;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace ringside::bridge

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +30,7 @@ class RolloutDesk {
 
   // Grants groups, and writes them to the journal.
   // Throws: as GroupLedger::grant.
-  void open_groups(const std::vector<GroupGrant>& groups);
+  void open_groups(const std::vector<int64_t>& groups);
   // Drops consumed groups from the journal and the ledger.
   void consume(std::span<const int64_t> group_ids);
 
@@ -39,14 +38,11 @@ class RolloutDesk {
   int64_t uncollected() const { return static_cast<int64_t>(arrivals_.size()); }
   // They no longer count against the queue's limits. Returns false when there are none.
   bool collect();
-  // The next one in order of arrival; nullopt when there is none.
-  std::optional<Rollout> pop();
 
  private:
   // A delivered rollout that has not been collected.
   struct Arrival {
     int64_t group_id = 0;
-    int32_t sample_index = 0;
     int64_t bytes = 0;
   };
 
@@ -54,7 +50,7 @@ class RolloutDesk {
   // weights are lost, or others of its group came first.
   enum class Replayed { kDelivered, kOver, kNotTaken };
 
-  AckBody receive(Session& session, const Message& message, Rollout rollout, uint64_t bytes);
+  AckBody receive(Session& session, const Message& message, const Rollout& rollout, uint64_t bytes);
   AckBody receive_held_out(Session& session, const Rollout& rollout);
   AckBody requeued(Session& session, const Rollout& rollout);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
@@ -63,16 +59,16 @@ class RolloutDesk {
   Status check_weights_of(const Rollout& rollout) const;
   Status admit(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
-  bool journalled(int64_t group_id, const Message& message);
-  Result<Replayed> replay(Rollout rollout);
+  bool journalled(int64_t group_id, const FlatRollout& message);
+  Result<Replayed> replay(Journal::Record record);
   void report_dropped(const std::vector<Error>& refused);
-  std::vector<GroupGrant> deliver(Rollout rollout, uint64_t bytes);
+  std::vector<int64_t> deliver(const Rollout& rollout, FlatRollout message, uint64_t bytes);
   void drop_arrivals();
 
   TrainerParts& parts_;
   TrainerSessions& sessions_;
   WorkDesk& work_;
-  std::deque<Arrival> arrivals_;
+  std::vector<Arrival> arrivals_;
   std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
 };
 

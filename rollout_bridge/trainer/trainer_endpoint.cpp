@@ -30,8 +30,8 @@ const TrainerOptions& checked(const TrainerOptions& o) {
     throw std::invalid_argument("TrainerOptions: trainer_term " + std::to_string(o.trainer_term) +
                                 ", expected >= 0 (see next_trainer_term)");
   }
-  if (o.journal_directory.empty()) {
-    throw std::invalid_argument("TrainerOptions: journal_directory is empty");
+  if (o.journal.directory.empty()) {
+    throw std::invalid_argument("TrainerOptions: journal.directory is empty");
   }
   if (o.max_queued_rollouts < 1 || o.max_attempts < 1 || o.max_workers < 1 || o.window_bytes < 1 ||
       o.heartbeat_interval.count() < 1 || o.worker_timeout <= o.heartbeat_interval) {
@@ -232,10 +232,6 @@ void TrainerEndpoint::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   });
 }
 
-void TrainerEndpoint::grant(const std::vector<GroupGrant>& groups) {
-  impl_->act([&] { impl_->state.grant(groups); });
-}
-
 void TrainerEndpoint::open_steps(int64_t next_step, int64_t last_step) {
   impl_->act([&] { impl_->state.open_steps(next_step, last_step); });
 }
@@ -244,10 +240,10 @@ void TrainerEndpoint::checkpointed(int64_t step) {
   impl_->act([&] { impl_->state.checkpointed(step); });
 }
 
-std::optional<std::vector<Rollout>> TrainerEndpoint::take(int64_t step,
-                                                          std::chrono::milliseconds timeout) {
+std::optional<std::vector<FlatRollout>> TrainerEndpoint::take(int64_t step,
+                                                              std::chrono::milliseconds timeout) {
   bool has_news = true;  // only an arrival can complete the step
-  return impl_->await(timeout, [&]() -> std::optional<std::vector<Rollout>> {
+  return impl_->await(timeout, [&]() -> std::optional<std::vector<FlatRollout>> {
     if (impl_->state.collect()) {
       impl_->waker.wake();
       has_news = true;
@@ -263,8 +259,7 @@ void TrainerEndpoint::open_evaluation(int64_t prompts, int32_t samples) {
 std::optional<std::vector<HeldOutSample>> TrainerEndpoint::take_evaluation(
     std::chrono::milliseconds timeout) {
   return impl_->await(timeout, [&] {
-    // What arrives for a step meanwhile takes no room. Without steps it waits for pop().
-    if (impl_->options.policy && impl_->state.collect()) {
+    if (impl_->state.collect()) {  // what arrives for a step meanwhile takes no room
       impl_->waker.wake();
     }
     return impl_->state.take_evaluation();
@@ -277,26 +272,6 @@ void TrainerEndpoint::end_evaluation() {
 
 EvaluationProgress TrainerEndpoint::evaluation() const {
   return impl_->act([&] { return impl_->state.evaluation(); });
-}
-
-std::optional<Rollout> TrainerEndpoint::pop(std::chrono::milliseconds timeout) {
-  return impl_->await(timeout, [&] {
-    auto rollout = impl_->state.pop();
-    if (rollout) {
-      impl_->waker.wake();
-    }
-    return rollout;
-  });
-}
-
-void TrainerEndpoint::mark_consumed(std::span<const int64_t> group_ids) {
-  impl_->act([&] { impl_->state.mark_consumed(group_ids); });
-}
-
-bool TrainerEndpoint::wait_for_commit(int64_t version, std::size_t min_workers,
-                                      std::chrono::milliseconds timeout) {
-  return impl_->await(timeout,
-                      [&] { return impl_->state.committed_workers(version) >= min_workers; });
 }
 
 std::vector<WorkerStatus> TrainerEndpoint::workers() const {

@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -45,28 +44,23 @@ class TrainerEndpoint {
   // Throws: std::invalid_argument on another run or term, or a version that does not rise.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot);
 
-  // Queues work. Samples that are in the journal already are not granted again.
-  // Throws: std::invalid_argument like GroupLedger::grant, and for a group larger than
-  // max_queued_rollouts, which could never be granted.
-  void grant(const std::vector<GroupGrant>& groups);
-
-  // For owners with a GroupPolicy, which train by steps.
-
   // `next_step` is trained next, and groups of the steps up to `last_step` may be sampled: grants
   // those that are not granted yet. Drops from the journal what was taken for steps before
   // `next_step` and no restart can use.
-  // Throws: std::logic_error without a policy; what grant() throws.
+  // Samples that are in the journal already are not granted again.
+  // Throws: std::invalid_argument like GroupLedger::grant, and for a group larger than
+  // max_queued_rollouts, which could never be granted.
   void open_steps(int64_t next_step, int64_t last_step);
-  // The rollouts of `step`, whole groups in order; each is journalled, acknowledged and unique.
+  // The messages of the rollouts of `step`, whole groups in order; each was decoded, validated,
+  // admitted, journalled and acknowledged, and is unique. See read_rollouts().
   // nullopt if they are not complete after `timeout`. Steps are taken in order.
-  // Throws: std::logic_error without a policy; std::invalid_argument for another step than the
-  // next.
-  std::optional<std::vector<Rollout>> take(int64_t step, std::chrono::milliseconds timeout);
+  // Throws: std::invalid_argument for another step than the next.
+  std::optional<std::vector<FlatRollout>> take(int64_t step, std::chrono::milliseconds timeout);
   // Call when the checkpoint of `step` is on disk: consumes the groups of the steps up to it.
   void checkpointed(int64_t step);
 
   // Evaluation: samples of held-out prompts under the weights published last. They are no part of
-  // any step, and are neither journalled nor returned by take() and pop().
+  // any step, and are neither journalled nor returned by take().
 
   // Grants `samples` completions of each held-out prompt 0 ... prompts - 1, before all other work,
   // to the workers that stated the trainer's Settings::held_out. Ends the evaluation before.
@@ -80,18 +74,6 @@ class TrainerEndpoint {
   void end_evaluation();
   EvaluationProgress evaluation() const;
 
-  // For owners without a policy, which grant and consume single groups.
-
-  // The next rollout in order of arrival. nullopt after `timeout`.
-  std::optional<Rollout> pop(std::chrono::milliseconds timeout);
-  // Marks groups that a durable checkpoint contains, or that will never be trained on. Drops their
-  // rollouts from the journal. Rollouts that still arrive for them are duplicates.
-  void mark_consumed(std::span<const int64_t> group_ids);
-
-  // Waits until `min_workers` live workers have installed `version` or a later one of this term.
-  // Returns false after `timeout`.
-  bool wait_for_commit(int64_t version, std::size_t min_workers, std::chrono::milliseconds timeout);
-
   // State of every worker that has a session, and figures counted since the endpoint was opened.
   std::vector<WorkerStatus> workers() const;
   BridgeCounters counters() const;
@@ -101,8 +83,8 @@ class TrainerEndpoint {
   // Tells every worker that the run has ended, also workers that join later.
   void end(const std::string& reason);
   // Waits until pending messages to workers are sent or `deadline` has passed, then stops the
-  // threads. Idempotent. pop(), take() and wait_for_commit() then no longer wait; what has arrived
-  // is still returned.
+  // threads. Idempotent. take() and take_evaluation() then no longer wait; what has arrived is
+  // still returned.
   void close(std::chrono::milliseconds deadline);
 
  private:

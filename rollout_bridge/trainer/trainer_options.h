@@ -4,13 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "rollout_bridge/base/file_system.h"
 #include "rollout_bridge/base/limits.h"
 #include "rollout_bridge/protocol/settings.h"
 #include "rollout_bridge/trainer/admission.h"
@@ -31,12 +29,7 @@ struct TrainerOptions {
   // that start which the weights of this start descend from. Rollouts of any other earlier
   // trainer_term are refused.
   std::map<int64_t, int64_t> newest_of_term;
-  std::filesystem::path journal_directory;
-  FsyncPolicy fsync = FsyncPolicy::kInterval;
-  std::chrono::milliseconds fsync_interval{1000};
-  uint64_t journal_compact_bytes = 64u * 1024 * 1024;
-  uint64_t journal_max_bytes = uint64_t{16}
-                               << 30;  // above it, rollouts are answered BUSY; 0: no limit
+  JournalSettings journal;  // without room, rollouts are answered BUSY
   std::chrono::milliseconds heartbeat_interval{1000};
   std::chrono::milliseconds worker_timeout{
       10000};  // silence after which a worker is considered lost
@@ -55,11 +48,10 @@ struct TrainerOptions {
   int64_t window_bytes = 64 << 20;             // most unacknowledged rollout bytes of one worker
   std::optional<CurveServer> curve;            // absent: no encryption, this machine only
   std::shared_ptr<AdmissionPolicy> admission;  // null: accepts every valid rollout
-  std::shared_ptr<const GroupPolicy> policy;   // null: no steps; see GroupLedger
+  GroupPolicy policy;                          // its functions are set
   Settings settings;                           // sent in WELCOME and compared with HELLO's
   int32_t max_refused_in_row = 16;  // consecutive refused samples that end a worker's session
   Limits limits;
-  std::shared_ptr<FileSystem> files = posix_file_system();  // file system of the journal
 };
 
 }  // namespace ringside::bridge

@@ -188,13 +188,15 @@ void TrainerState::publish(std::shared_ptr<const WeightSnapshot> snapshot, Offer
   weights_.publish(std::move(snapshot), std::move(where));
 }
 
-void TrainerState::grant(const std::vector<GroupGrant>& groups) {
+void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
+  consume(parts_.ledger.take_unrestorable(next_step));
+  const std::vector<int64_t> groups = parts_.ledger.open_steps(last_step);
   const int64_t largest =
       std::min<int64_t>(parts_.options.max_queued_rollouts, parts_.options.limits.max_group_size);
-  for (const GroupGrant& g : groups) {
-    if (g.group_size > largest) {
-      throw std::invalid_argument("grant of group " + std::to_string(g.group_id) + " with " +
-                                  std::to_string(g.group_size) + " samples, limit " +
+  for (const int64_t id : groups) {
+    if (const int32_t size = parts_.options.policy.rule_of(id).group_size; size > largest) {
+      throw std::invalid_argument("grant of group " + std::to_string(id) + " with " +
+                                  std::to_string(size) + " samples, limit " +
                                   std::to_string(largest));
     }
   }
@@ -202,12 +204,15 @@ void TrainerState::grant(const std::vector<GroupGrant>& groups) {
   hand_out_work();
 }
 
-void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
-  mark_consumed(parts_.ledger.take_unrestorable(next_step));
-  grant(parts_.ledger.open_steps(last_step));
-}
+void TrainerState::checkpointed(int64_t step) { consume(parts_.ledger.checkpointed(step)); }
 
-void TrainerState::checkpointed(int64_t step) { mark_consumed(parts_.ledger.checkpointed(step)); }
+void TrainerState::consume(const std::vector<int64_t>& group_ids) {
+  if (group_ids.empty()) {
+    return;
+  }
+  rollouts_.consume(group_ids);
+  hand_out_work();
+}
 
 void TrainerState::open_evaluation(int64_t prompts, int32_t samples) {
   if (parts_.published.empty() || !parts_.options.settings.held_out) {
@@ -250,23 +255,6 @@ bool TrainerState::collect() {
   }
   hand_out_work();  // there is room again
   return true;
-}
-
-std::optional<Rollout> TrainerState::pop() {
-  if (rollouts_.uncollected() == 0) {
-    return std::nullopt;
-  }
-  auto rollout = rollouts_.pop();
-  hand_out_work();  // there is room again
-  return rollout;
-}
-
-void TrainerState::mark_consumed(std::span<const int64_t> group_ids) {
-  if (group_ids.empty()) {
-    return;
-  }
-  rollouts_.consume(group_ids);
-  hand_out_work();
 }
 
 void TrainerState::end(const std::string& reason) {

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,9 +38,8 @@ class TrainerState {
   // Called by the owner of the endpoint; contracts as in TrainerEndpoint.
   // `where`: what the transports of weights say about the place of its bytes.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
-  void grant(const std::vector<GroupGrant>& groups);
   void open_steps(int64_t next_step, int64_t last_step);
-  std::optional<std::vector<Rollout>> take(int64_t step) { return parts_.ledger.take(step); }
+  std::optional<std::vector<FlatRollout>> take(int64_t step) { return parts_.ledger.take(step); }
   void checkpointed(int64_t step);
   void open_evaluation(int64_t prompts, int32_t samples);
   // nullopt while samples are missing.
@@ -50,12 +48,7 @@ class TrainerState {
   EvaluationProgress evaluation() const;
   // What has arrived no longer counts against the queue's limits. Returns false when nothing has.
   bool collect();
-  std::optional<Rollout> pop();
-  void mark_consumed(std::span<const int64_t> group_ids);
   void end(const std::string& reason);
-  std::size_t committed_workers(int64_t version) const {
-    return weights_.committed_workers(version);
-  }
   std::vector<WorkerStatus> workers() const;
   std::vector<BridgeEvent> drain_events() { return parts_.events.drain(); }
 
@@ -73,6 +66,7 @@ class TrainerState {
   void on_session_message(const std::string& identity, Session& session, const Message& message);
   void on_rollout(const std::string& identity, Session& session, const Message& message);
   void on_heartbeat(const std::string& identity, Session& session, const Message& message);
+  void consume(const std::vector<int64_t>& group_ids);
   void hand_out_work() { work_.hand_out(rollouts_.uncollected()); }
 
   std::string weights_address_;

@@ -181,13 +181,4 @@ bool WeightDesk::keeps_share(Session& session) {
   return false;
 }
 
-std::size_t WeightDesk::committed_workers(int64_t version) const {
-  const auto& sessions = sessions_.all();
-  return static_cast<std::size_t>(
-      std::count_if(sessions.begin(), sessions.end(), [&](const auto& item) {
-        const Session& session = item.second;
-        return session.state != SessionState::kBye && session.installed_version >= version;
-      }));
-}
-
 }  // namespace ringside::bridge

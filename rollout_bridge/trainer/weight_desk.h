@@ -5,7 +5,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -41,8 +40,6 @@ class WeightDesk {
   // Whether a worker that is taking newer weights keeps its share of the work. Reports once when it
   // has been behind for too long.
   bool keeps_share(Session& session);
-  // Sessions that have installed `version` or a later one.
-  std::size_t committed_workers(int64_t version) const;
 
  private:
   void offer(Session& session);

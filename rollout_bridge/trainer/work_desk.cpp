@@ -134,31 +134,29 @@ void WorkDesk::hand_out(int64_t uncollected) {
 }
 
 // Splits the grants into as many CREDITs as the header limit requires.
-void WorkDesk::send_credits(Session& session, const std::vector<GrantedGroup>& groups) {
+void WorkDesk::send_credits(Session& session, const std::vector<Grant>& groups) {
   CreditBody credit;
   credit.window_bytes = parts_.budget.raise(session.worker_id);
   std::size_t bytes = 0;
-  for (const GrantedGroup& g : groups) {
-    GrantBody body{g.group_id, g.group_size,     g.min_version,
-                   g.attempt,  g.sample_indices, g.held_out};
-    const std::size_t more = packed_bytes(body);
+  for (const Grant& g : groups) {
+    const std::size_t more = packed_bytes(g);
     if (!credit.groups.empty() && bytes + more > most_in_credit(parts_.options.limits)) {
       sessions_.queue(session, make_payload(MessageType::kCredit, credit));
       credit.groups.clear();
       bytes = 0;
     }
     bytes += more;
-    credit.groups.push_back(std::move(body));
+    credit.groups.push_back(g);
   }
   sessions_.queue(session, make_payload(MessageType::kCredit, credit));
 }
 
 // Tells a worker that it need not make these samples.
-void WorkDesk::withdraw(Session& session, const std::vector<GrantedGroup>& groups) {
+void WorkDesk::withdraw(Session& session, const std::vector<Grant>& groups) {
   CreditBody credit;
   std::size_t bytes = 0;
-  for (const GrantedGroup& g : groups) {
-    WithdrawnBody body{g.group_id, g.sample_indices};
+  for (const Grant& g : groups) {
+    Withdrawal body{g.group_id, g.sample_indices};
     const std::size_t more = packed_bytes(body);
     if (!credit.withdrawn.empty() && bytes + more > most_in_credit(parts_.options.limits)) {
       sessions_.queue(session, make_payload(MessageType::kCredit, std::exchange(credit, {})));
@@ -213,7 +211,7 @@ void WorkDesk::take_over_late() {
   }
   for (const Takeover& takeover : parts_.work().take_over(ready_workers(), parts_.now)) {
     std::size_t samples = 0;
-    for (const GrantedGroup& group : takeover.groups) {
+    for (const Grant& group : takeover.groups) {
       samples += group.sample_indices.size();
     }
     parts_.counters.taken_over += samples;

@@ -38,8 +38,8 @@ class WorkDesk {
   std::vector<WorkerShare> ready_workers() const;
   bool is_on_trial(const Session& session) const;
   bool another_is_ready(const Session& session) const;
-  void send_credits(Session& session, const std::vector<GrantedGroup>& groups);
-  void withdraw(Session& session, const std::vector<GrantedGroup>& groups);
+  void send_credits(Session& session, const std::vector<Grant>& groups);
+  void withdraw(Session& session, const std::vector<Grant>& groups);
   void reassign_overdue();
   void take_over_late();
 

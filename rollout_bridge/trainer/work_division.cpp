@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace ringside::bridge {
 namespace {
@@ -47,76 +48,69 @@ struct WorkDivision::Taker {
   }
 };
 
-void WorkDivision::add(const GroupGrant& grant, const std::vector<bool>& done) {
-  Group& group = groups_[grant.group_id];
-  group.needs = {grant.min_version, grant.held_out >= 0};
-  group.held_out = grant.held_out;
-  group.place = {grant.priority, next_order_++};
-  group.samples.resize(done.size());
-  for (size_t i = 0; i < done.size(); ++i) {
-    if (done[i]) {
-      group.samples[i].state = State::kDone;
-    }
-  }
-  group.missing = group.open = static_cast<int32_t>(std::count(done.begin(), done.end(), false));
-  if (group.open == 0) {
-    groups_.erase(grant.group_id);
+void WorkDivision::add(Grant grant, int64_t priority) {
+  if (grant.sample_indices.empty()) {
     return;
   }
-  add_waiting(grant.group_id, group, group.missing);
+  Group& group = groups_[grant.group_id];
+  group.place = {priority, next_order_++};
+  for (const int32_t index : std::exchange(grant.sample_indices, {})) {
+    group.samples.push_back({.index = index});
+  }
+  group.grant = std::move(grant);
+  change_missing(group, static_cast<int64_t>(group.samples.size()));
 }
 
-// `missing`: the change in the number of missing samples; group.missing has the new value already.
-void WorkDivision::add_waiting(int64_t group_id, const Group& group, int64_t missing) {
-  if (missing == 0) {
+void WorkDivision::change_missing(Group& group, int64_t by) {
+  group.missing += by;
+  if (by == 0) {
     return;
   }
-  Waiting& waiting = waiting_[group.needs];
-  waiting.samples += missing;
+  Waiting& waiting = waiting_[group.needs()];
+  waiting.samples += by;
   if (group.missing > 0) {
-    waiting.groups[group.place] = group_id;
+    waiting.groups[group.place] = group.grant.group_id;
   } else {
     waiting.groups.erase(group.place);
   }
   if (waiting.groups.empty()) {
-    waiting_.erase(group.needs);
+    waiting_.erase(group.needs());
   }
 }
 
-void WorkDivision::set_state(int64_t group_id, Group& group, Sample& sample, State state) {
-  if (sample.state == State::kAssigned) {
-    const auto assignment = assignments_.find(sample.assignment);
-    const auto held = in_flight_by_worker_.find(assignment->second.worker);
-    --in_flight_;
-    if (--held->second == 0) {
-      in_flight_by_worker_.erase(held);
-    }
-    if (--assignment->second.samples == 0) {
-      assignments_.erase(assignment);
-    }
+// The sample is assigned.
+void WorkDivision::take_from_worker(Sample& sample) {
+  const auto assignment = assignments_.find(std::exchange(sample.assignment, 0));
+  const auto held = in_flight_by_worker_.find(assignment->second.worker);
+  --in_flight_;
+  if (--held->second == 0) {
+    in_flight_by_worker_.erase(held);
   }
-  const int before = sample.state == State::kMissing ? 1 : 0;
-  const int after = state == State::kMissing ? 1 : 0;
-  sample.state = state;
-  if (state == State::kDone) {
-    --group.open;
+  if (--assignment->second.samples == 0) {
+    assignments_.erase(assignment);
   }
-  group.missing += after - before;
-  add_waiting(group_id, group, after - before);
+}
+
+// The sample is assigned; then it waits for a worker again.
+void WorkDivision::requeue(Group& group, Sample& sample) {
+  take_from_worker(sample);
+  change_missing(group, 1);
 }
 
 void WorkDivision::finish(int64_t group_id, int32_t sample_index) {
-  const auto it = groups_.find(group_id);
-  if (it == groups_.end()) {
+  Sample* sample = find(group_id, sample_index);
+  if (sample == nullptr) {
     return;
   }
-  Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state == State::kDone) {
-    return;
+  Group& group = groups_.at(group_id);
+  if (sample->assignment != 0) {
+    take_from_worker(*sample);
+  } else {
+    change_missing(group, -1);
   }
-  set_state(group_id, it->second, sample, State::kDone);
-  if (it->second.open == 0) {
-    groups_.erase(it);
+  group.samples.erase(group.samples.begin() + (sample - group.samples.data()));
+  if (group.samples.empty()) {
+    groups_.erase(group_id);
   }
 }
 
@@ -126,43 +120,48 @@ void WorkDivision::remove(int64_t group_id) {
     return;
   }
   for (Sample& sample : it->second.samples) {
-    if (sample.state != State::kDone) {
-      set_state(group_id, it->second, sample, State::kDone);
+    if (sample.assignment != 0) {
+      take_from_worker(sample);
     }
   }
+  change_missing(it->second, -it->second.missing);
   groups_.erase(it);
 }
 
 void WorkDivision::retry(int64_t group_id, int32_t sample_index) {
-  const auto it = groups_.find(group_id);
-  if (it == groups_.end()) {
+  Sample* sample = find(group_id, sample_index);
+  if (sample == nullptr) {
     return;
   }
-  Sample& sample = it->second.samples[static_cast<size_t>(sample_index)];
-  if (sample.state == State::kAssigned) {
-    set_state(group_id, it->second, sample, State::kMissing);
+  if (sample->assignment != 0) {
+    requeue(groups_.at(group_id), *sample);
   }
-  ++sample.attempt;
+  ++sample->attempt;
 }
 
 const WorkDivision::Sample* WorkDivision::find(int64_t group_id, int32_t sample_index) const {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end() || sample_index < 0 ||
-      static_cast<size_t>(sample_index) >= it->second.samples.size()) {
+  if (it == groups_.end()) {
     return nullptr;
   }
-  return &it->second.samples[static_cast<size_t>(sample_index)];
+  const std::vector<Sample>& samples = it->second.samples;
+  const auto found = std::ranges::lower_bound(samples, sample_index, {}, &Sample::index);
+  return found == samples.end() || found->index != sample_index ? nullptr : &*found;
+}
+
+WorkDivision::Sample* WorkDivision::find(int64_t group_id, int32_t sample_index) {
+  return const_cast<Sample*>(std::as_const(*this).find(group_id, sample_index));
 }
 
 bool WorkDivision::is_assigned(int64_t group_id, int32_t sample_index) const {
   const Sample* sample = find(group_id, sample_index);
-  return sample != nullptr && sample->state == State::kAssigned;
+  return sample != nullptr && sample->assignment != 0;
 }
 
 bool WorkDivision::is_held_by(int64_t group_id, int32_t sample_index,
                               const std::string& worker) const {
   const Sample* sample = find(group_id, sample_index);
-  return sample != nullptr && sample->state == State::kAssigned &&
+  return sample != nullptr && sample->assignment != 0 &&
          assignments_.at(sample->assignment).worker == worker;
 }
 
@@ -258,9 +257,9 @@ std::vector<WorkDivision::Taker> WorkDivision::takers(std::span<const WorkerShar
   return out;
 }
 
-std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
-    std::span<const WorkerShare> workers, int64_t room, Time now) {
-  std::map<std::string, std::vector<GrantedGroup>> granted;
+std::map<std::string, std::vector<Grant>> WorkDivision::assign(std::span<const WorkerShare> workers,
+                                                               int64_t room, Time now) {
+  std::map<std::string, std::vector<Grant>> granted;
   int64_t groups = 0;
   std::vector<Taker> takers = this->takers(workers, groups);
   const bool split = groups < static_cast<int64_t>(takers.size());
@@ -274,7 +273,8 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
       takers.erase(taker);
       continue;
     }
-    const int64_t missing = groups_.at(group_id).missing;
+    Group& group = groups_.at(group_id);
+    const int64_t missing = group.missing;
     // Stop instead of taking a smaller group, so that a large group cannot starve.
     if (missing > room) {
       break;
@@ -288,7 +288,7 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
       takers.erase(taker);  // it gets the group when enough of its samples are delivered
       continue;
     }
-    granted[taker->worker].push_back(hand_out(group_id, count, taker->worker, now));
+    granted[taker->worker].push_back(hand_out(group, count, taker->worker, now));
     taker->in_flight += count;
     room -= count;
     if (taker->free() <= 0) {
@@ -298,40 +298,34 @@ std::map<std::string, std::vector<GrantedGroup>> WorkDivision::assign(
   return granted;
 }
 
-GrantedGroup WorkDivision::hand_out(int64_t group_id, int64_t count, const std::string& worker,
-                                    Time now) {
-  const Group& group = groups_.at(group_id);
+Grant WorkDivision::hand_out(Group& group, int64_t count, const std::string& worker, Time now) {
   std::vector<int32_t> samples;
   for (size_t i = 0; static_cast<int64_t>(samples.size()) < count; ++i) {
-    if (group.samples[i].state == State::kMissing) {
-      samples.push_back(static_cast<int32_t>(i));
+    if (group.samples[i].assignment == 0) {
+      samples.push_back(group.samples[i].index);
     }
   }
-  return assign_samples(group_id, samples, worker, now);
+  return assign_samples(group, std::move(samples), worker, now);
 }
 
-// The samples are missing.
-GrantedGroup WorkDivision::assign_samples(int64_t group_id, const std::vector<int32_t>& samples,
-                                          const std::string& worker, Time now) {
-  Group& group = groups_.at(group_id);
-  GrantedGroup granted{.group_id = group_id,
-                       .group_size = static_cast<int32_t>(group.samples.size()),
-                       .min_version = group.needs.min_version,
-                       .sample_indices = samples,
-                       .held_out = group.held_out};
+// The samples wait for a worker.
+Grant WorkDivision::assign_samples(Group& group, std::vector<int32_t> samples,
+                                   const std::string& worker, Time now) {
+  Grant granted = group.grant;
   const uint64_t number = ++next_assignment_;
   const auto count = static_cast<int64_t>(samples.size());
-  assignments_[number] = {worker, group_id, count, now};
+  assignments_[number] = {worker, granted.group_id, count, now};
   paces_[worker].last_assigned = number;
-  for (const int32_t i : samples) {
-    Sample& sample = group.samples[static_cast<size_t>(i)];
-    set_state(group_id, group, sample, State::kAssigned);
+  for (const int32_t index : samples) {
+    Sample& sample = *find(granted.group_id, index);
     sample.assignment = number;
     if (std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
       sample.asked.push_back(worker);
     }
     granted.attempt = std::max(granted.attempt, sample.attempt);
   }
+  change_missing(group, -count);
+  granted.sample_indices = std::move(samples);
   in_flight_ += count;
   in_flight_by_worker_[worker] += count;
   return granted;
@@ -357,13 +351,12 @@ std::pair<std::string, WorkDivision::Late> WorkDivision::latest_holder(const Wor
       break;
     }
     const Group& group = groups_.at(a.group_id);
-    if (a.worker == idle.worker || !group.needs.met_by(idle.version, idle.evaluates)) {
+    if (a.worker == idle.worker || !group.needs().met_by(idle.version, idle.evaluates)) {
       continue;
     }
-    for (size_t i = 0; i < group.samples.size(); ++i) {
-      const Sample& sample = group.samples[i];
-      if (sample.state == State::kAssigned && sample.assignment == number) {
-        late[a.worker].emplace_back(a.group_id, static_cast<int32_t>(i));
+    for (const Sample& sample : group.samples) {
+      if (sample.assignment == number) {
+        late[a.worker].emplace_back(a.group_id, sample.index);
       }
     }
   }
@@ -396,13 +389,13 @@ std::vector<Takeover> WorkDivision::take_over(std::span<const WorkerShare> worke
         assignments_.at(find(late.back().first, late.back().second)->assignment).since;
     std::map<int64_t, std::vector<int32_t>> taken;
     for (auto it = late.end() - static_cast<std::ptrdiff_t>(count); it != late.end(); ++it) {
-      Group& group = groups_.at(it->first);
-      set_state(it->first, group, group.samples[static_cast<size_t>(it->second)], State::kMissing);
+      requeue(groups_.at(it->first), *find(it->first, it->second));
       taken[it->first].push_back(it->second);
     }
     Takeover& takeover = takeovers.emplace_back(Takeover{holder, idle.worker, {}});
-    for (const auto& [group_id, samples] : taken) {
-      takeover.groups.push_back(assign_samples(group_id, samples, idle.worker, now));
+    for (auto& [group_id, samples] : taken) {
+      takeover.groups.push_back(
+          assign_samples(groups_.at(group_id), std::move(samples), idle.worker, now));
     }
     cut_share(holder, latest, now);
   }
@@ -438,14 +431,14 @@ Holding WorkDivision::release(const std::string& worker, Time before) {
   for (const int64_t group_id : groups) {
     Group& group = groups_.at(group_id);
     for (Sample& sample : group.samples) {
-      if (sample.state != State::kAssigned) {
+      if (sample.assignment == 0) {
         continue;
       }
       const Assignment& assignment = assignments_.at(sample.assignment);
       if (assignment.worker != worker || assignment.since >= before) {
         continue;
       }
-      set_state(group_id, group, sample, State::kMissing);
+      requeue(group, sample);
       ++released.samples;
     }
   }

@@ -1,4 +1,5 @@
 // Division of granted samples among workers: which wait for a worker, and which worker holds which.
+// A sample leaves when its rollout is delivered.
 //
 // Pure state without sockets; the caller passes the time.
 //
@@ -38,7 +39,7 @@ struct Holding {
 struct Takeover {
   std::string from;
   std::string to;
-  std::vector<GrantedGroup> groups;
+  std::vector<Grant> groups;
 };
 
 class WorkDivision {
@@ -46,8 +47,8 @@ class WorkDivision {
   using Time = std::chrono::steady_clock::time_point;
   using Span = std::chrono::steady_clock::duration;
 
-  // Queues the samples of a granted group whose flag in `done` is not set. done: one flag a sample.
-  void add(const GroupGrant& grant, const std::vector<bool>& done);
+  // Queues the grant's samples. A lower priority number is granted first, regardless of age.
+  void add(Grant grant, int64_t priority);
   // Notes how long `worker` had the sample, if it holds it. Call before finish().
   void answered(int64_t group_id, int32_t sample_index, const std::string& worker, Time now);
   // Removes a sample whose rollout has arrived, or a whole group. Does nothing for one that is not
@@ -60,7 +61,7 @@ class WorkDivision {
   // True when a worker, or this worker, holds the sample.
   bool is_assigned(int64_t group_id, int32_t sample_index) const;
   bool is_held_by(int64_t group_id, int32_t sample_index, const std::string& worker) const;
-  // True when the sample was ever assigned to the worker.
+  // True when a sample that is here was ever assigned to the worker.
   bool was_assigned_to(int64_t group_id, int32_t sample_index, const std::string& worker) const;
   // Attempts at the sample that have ended; 0 for a sample that is not here.
   int32_t attempt(int64_t group_id, int32_t sample_index) const;
@@ -75,8 +76,8 @@ class WorkDivision {
   // A group goes to one worker, except when it is larger than the capacity, or when fewer groups
   // wait than workers are ready. Of equally loaded workers the one that was granted something
   // longest ago comes first.
-  std::map<std::string, std::vector<GrantedGroup>> assign(std::span<const WorkerShare> workers,
-                                                          int64_t room, Time now);
+  std::map<std::string, std::vector<Grant>> assign(std::span<const WorkerShare> workers,
+                                                   int64_t room, Time now);
   // Gives half of the late samples of another worker to each idle worker that nothing waits for,
   // the latest granted first. A sample is late for an idle worker when it has been assigned for
   // more than twice as long as that worker lately needed for any sample. The worker that loses
@@ -96,13 +97,12 @@ class WorkDivision {
   int64_t in_flight(const std::string& worker) const;
 
  private:
-  enum class State : uint8_t { kMissing, kAssigned, kDone };
   using Place = std::pair<int64_t, uint64_t>;  // priority, order of the grant
   struct Sample {
-    State state = State::kMissing;
+    int32_t index = 0;
     int32_t attempt = 0;
-    uint64_t assignment = 0;         // id of the assignment, while assigned
-    std::vector<std::string> asked;  // every worker it was ever assigned to
+    uint64_t assignment = 0;              // its number; 0: the sample waits for a worker
+    std::vector<std::string> asked = {};  // every worker it was ever assigned to
   };
   // What a worker needs in order to take a group.
   struct Needs {
@@ -114,18 +114,17 @@ class WorkDivision {
     }
   };
   struct Group {
-    Needs needs{};
-    int64_t held_out = -1;
+    Grant grant;
     Place place{};
-    int32_t missing = 0;  // samples in state kMissing
-    int32_t open = 0;     // samples not in state kDone
-    std::vector<Sample> samples;
+    int64_t missing = 0;          // samples that wait for a worker
+    std::vector<Sample> samples;  // not delivered, by index
+    Needs needs() const { return {grant.min_version, grant.held_out >= 0}; }
   };
   // Samples of one group that were assigned to one worker together.
   struct Assignment {
     std::string worker;
     int64_t group_id = 0;
-    int64_t samples = 0;  // not done
+    int64_t samples = 0;  // that it still holds
     Time since;
   };
   // Groups with missing samples and the same needs.
@@ -145,14 +144,16 @@ class WorkDivision {
   using Late = std::vector<std::pair<int64_t, int32_t>>;
 
   const Sample* find(int64_t group_id, int32_t sample_index) const;
-  void set_state(int64_t group_id, Group& group, Sample& sample, State state);
-  void add_waiting(int64_t group_id, const Group& group, int64_t missing);
+  Sample* find(int64_t group_id, int32_t sample_index);
+  void change_missing(Group& group, int64_t by);
+  void take_from_worker(Sample& sample);
+  void requeue(Group& group, Sample& sample);
   int64_t first_waiting(int64_t version, bool evaluates) const;
   Holding waiting_for(int64_t version, bool evaluates) const;
   std::vector<Taker> takers(std::span<const WorkerShare> workers, int64_t& groups) const;
-  GrantedGroup hand_out(int64_t group_id, int64_t count, const std::string& worker, Time now);
-  GrantedGroup assign_samples(int64_t group_id, const std::vector<int32_t>& samples,
-                              const std::string& worker, Time now);
+  Grant hand_out(Group& group, int64_t count, const std::string& worker, Time now);
+  Grant assign_samples(Group& group, std::vector<int32_t> samples, const std::string& worker,
+                       Time now);
   std::pair<std::string, Late> latest_holder(const WorkerShare& idle, Time before) const;
   double weight(const WorkerShare& worker) const;
   void cut_share(const std::string& worker, Time assigned, Time now);
@@ -160,7 +161,7 @@ class WorkDivision {
   uint64_t next_order_ = 0;
   uint64_t next_assignment_ = 0;
   int64_t in_flight_ = 0;
-  std::map<int64_t, Group> groups_;  // with a sample that is not done
+  std::map<int64_t, Group> groups_;  // with a sample
   std::map<Needs, Waiting> waiting_;
   std::map<uint64_t, Assignment> assignments_;  // in order of time
   std::map<std::string, int64_t> in_flight_by_worker_;

@@ -6,12 +6,8 @@
 namespace ringside::bridge {
 
 std::vector<uint8_t> encode_manifest(const Manifest& m) {
-  ManifestBody body{m.run_id, m.trainer_term, m.version, m.base_version.value_or(-1), m.encoding,
-                    {},       m.root_hash};
-  for (const TensorEntry& t : m.tensors) {
-    body.tensors.push_back({t.name, t.dtype, t.shape, t.offset, t.bytes, t.xxh3, t.encoding,
-                            t.changed, t.payload_bytes});
-  }
+  const ManifestBody body{m.run_id,   m.trainer_term, m.version,  m.base_version.value_or(-1),
+                          m.encoding, m.tensors,      m.root_hash};
   msgpack::sbuffer out;
   msgpack::pack(out, body);
   return std::vector<uint8_t>(out.data(), out.data() + out.size());
@@ -52,11 +48,7 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
     m.base_version = body.base_version;
   }
   m.encoding = std::move(body.encoding);
-  for (TensorBody& t : body.tensors) {
-    m.tensors.push_back({std::move(t.name), std::move(t.dtype), std::move(t.shape), t.offset,
-                         t.bytes, std::move(t.xxh3), std::move(t.encoding), t.changed,
-                         t.payload_bytes});
-  }
+  m.tensors = std::move(body.tensors);
   m.root_hash = std::move(body.root_hash);
   if (Status s = validate(m, limits); !s) {
     return s.error();

@@ -28,11 +28,10 @@ struct Connected {
 // Samples to generate. Samples with an unacknowledged rollout are left out, because that rollout is
 // resent.
 struct Granted {
-  std::vector<GrantedGroup> groups;
+  std::vector<Grant> groups;
   // Samples granted before that another worker makes now. A sample that is not begun need not be
-  // made. One that is being sampled may be finished: the first rollout of a sample counts. Only
-  // group_id and sample_indices are set.
-  std::vector<GrantedGroup> withdrawn = {};
+  // made. One that is being sampled may be finished: the first rollout of a sample counts.
+  std::vector<Withdrawal> withdrawn = {};
 };
 // Verified weights that the trainer has committed: install them, then call commit_weights(). A
 // newer event replaces one that was not polled yet.

@@ -25,7 +25,7 @@ void WorkerEvents::drop_samples(const std::function<bool(int64_t, int32_t)>& is_
     if (granted == nullptr) {
       return false;
     }
-    std::erase_if(granted->groups, [&](GrantedGroup& group) {
+    std::erase_if(granted->groups, [&](Grant& group) {
       std::erase_if(group.sample_indices,
                     [&](int32_t sample) { return is_dropped(group.group_id, sample); });
       return group.sample_indices.empty();

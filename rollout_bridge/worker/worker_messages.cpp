@@ -75,19 +75,12 @@ void WorkerState::on_welcome(const Message& message, Clock::time_point now) {
 }
 
 void WorkerState::on_credit(const Message& message) {
-  const auto body = message.body<CreditBody>();
+  auto body = message.body<CreditBody>();
   if (!body) {
     return;
   }
   rollouts_.set_window(body.value().window_bytes);
-  Granted granted;
-  for (const WithdrawnBody& w : body.value().withdrawn) {
-    granted.withdrawn.push_back({.group_id = w.group_id, .sample_indices = w.sample_indices});
-  }
-  for (const GrantBody& g : body.value().groups) {
-    granted.groups.push_back(
-        {g.group_id, g.group_size, g.min_version, g.attempt, g.sample_indices, g.held_out});
-  }
+  Granted granted{std::move(body.value().groups), std::move(body.value().withdrawn)};
   if (!granted.groups.empty() || !granted.withdrawn.empty()) {
     events_.push(std::move(granted));
   }

@@ -40,7 +40,7 @@ void WorkerQueue::on_connected() {
 }
 
 void WorkerQueue::on_granted(const Granted& granted) {
-  for (const GrantedGroup& group : granted.withdrawn) {
+  for (const Withdrawal& group : granted.withdrawn) {
     for (const int32_t index : group.sample_indices) {
       const auto it = samples_.find({group.group_id, index});
       if (it == samples_.end()) {
@@ -54,7 +54,7 @@ void WorkerQueue::on_granted(const Granted& granted) {
       samples_.erase(it);
     }
   }
-  for (const GrantedGroup& group : granted.groups) {
+  for (const Grant& group : granted.groups) {
     for (const int32_t index : group.sample_indices) {
       const Key key{group.group_id, index};
       const auto [it, is_new] = samples_.try_emplace(key);

@@ -62,18 +62,19 @@ struct Pass {
 };
 
 Pass train(const Layout& layout, const ActivationOptions& activations,
-           at::ScalarType dtype = at::kDouble) {
+           at::ScalarType dtype = at::kDouble, const ModelConfig& config = test::tiny_config()) {
   Pass pass;
   test::run_ranks_in_memory(layout.mesh, [&](const sp::Mesh& mesh,
                                              const sp::ProcessGroups& groups) {
-    auto decoder = std::make_unique<Decoder>(test::tiny_config(), dtype);
+    auto decoder = std::make_unique<Decoder>(config, dtype);
     decoder->init_random(7, 0.3);
     decoder->set_activation_options(activations);
     ModelRunner runner(std::make_unique<LanguageModel>(std::move(decoder)), groups, AdamWOptions{});
     sp::SequenceOptions options;
     options.plan.ring_impl = layout.ring_impl;
     options.async_ulysses = layout.async_ulysses;
-    const auto batches = sp::collate(documents(), mesh, {{4, 2, 8}, 20, options});
+    const auto batches =
+        sp::collate(documents(), mesh, {{4, 2, 8}, 20, options, 0, distinct_windows(config)});
     REQUIRE(batches.size() == 2);
     std::vector<ModelInput> inputs;
     for (const sp::MicroBatch& batch : batches) {
@@ -164,6 +165,29 @@ TEST_CASE("a tiled MLP gives the same gradients, on every layout") {
       for (const int64_t rows : {1, 4, 1000}) {
         CAPTURE(layout.name, static_cast<int>(recompute), rows);
         CHECK(largest_difference(train(layout, {recompute, false, rows}), whole) < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("layers of other forms give the same gradients, recomputed and in tiles") {
+  ModelConfig squared_relu = test::tiny_config(), norms_behind = test::tiny_config();
+  ModelConfig norms_around = test::tiny_config();
+  norms_around.norm_place = NormPlace::kBoth;
+  squared_relu.mlp_bias = true;
+  squared_relu.blocks.assign(2, {.channel_mixer = ChannelMixerKind::kSquaredReluMlp});
+  norms_behind.norm_place = NormPlace::kAfter;
+  norms_behind.blocks = {{.window = 6}, {.no_rope = true}};
+  for (const ModelConfig& config : {squared_relu, norms_behind, norms_around}) {
+    CAPTURE(static_cast<int>(config.norm_place));
+    for (const std::size_t index : {0, 3, 6}) {
+      const Layout& layout = kLayouts[index];
+      const Pass whole = train(layout, {}, at::kDouble, config);
+      for (const Recompute recompute : {Recompute::kFull, Recompute::kSelective}) {
+        CAPTURE(layout.name, static_cast<int>(recompute));
+        CHECK(largest_difference(train(layout, {recompute}, at::kDouble, config), whole) == 0);
+        const Pass tiles = train(layout, {recompute, false, 4}, at::kDouble, config);
+        CHECK(largest_difference(tiles, whole) < 1e-12);
       }
     }
   }

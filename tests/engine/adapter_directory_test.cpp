@@ -33,7 +33,7 @@ Adapters drawn_adapters(const AdapterOptions& options = kOptions,
 
 // Saves adapters, lets the functions edit config and tensors, and loads.
 template <class ChangeConfig, class ChangeTensors>
-void load_changed(const ChangeConfig& change_config, const ChangeTensors& change_tensors) {
+void load_changed_adapter(const ChangeConfig& change_config, const ChangeTensors& change_tensors) {
   const TemporaryDirectory dir;
   save_adapters(drawn_adapters(), dir.path(), "base");
   const fs::path config_file = dir.path() / "adapter_config.json";
@@ -55,12 +55,12 @@ void load_changed(const ChangeConfig& change_config, const ChangeTensors& change
 }
 
 void load_with_config(const char* key, const nlohmann::json& value) {
-  load_changed([&](nlohmann::json& config) { config[key] = value; }, [](auto&) {});
+  load_changed_adapter([&](nlohmann::json& config) { config[key] = value; }, [](auto&) {});
 }
 
 template <class ChangeTensors>
 void load_with_tensors(const ChangeTensors& change) {
-  load_changed([](nlohmann::json&) {}, change);
+  load_changed_adapter([](nlohmann::json&) {}, change);
 }
 
 TEST_CASE("saved adapters load to the same bits, in fp32 and fp64") {
@@ -118,8 +118,9 @@ TEST_CASE("fields that change the result are refused by name unless at their def
     }
   }
   CHECK_NOTHROW(load_with_config("lora_dropout", 0.1));
-  CHECK_THROWS_WITH(load_changed([](nlohmann::json& config) { config.erase("r"); }, [](auto&) {}),
-                    Contains("'r' is missing"));
+  CHECK_THROWS_WITH(
+      load_changed_adapter([](nlohmann::json& config) { config.erase("r"); }, [](auto&) {}),
+      Contains("'r' is missing"));
   CHECK_THROWS_WITH(load_with_config("r", 4),
                     Contains("holds adapters of rank 4") && Contains("asks for rank 3"));
 }

@@ -20,7 +20,7 @@
 #include "engine/generate/generator.h"
 #include "engine/io/hf_directory.h"
 #include "engine/json/json_object.h"
-#include "engine/models/whole_weights.h"
+#include "engine/models/weight_export.h"
 #include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
@@ -101,14 +101,14 @@ at::Tensor whole_gradient(const engine::ParamUnit& unit) {
   return part.ranks->all_gather_rows(unit.grad(), sizes, "test");
 }
 
-// Rank 0 writes, the others take part.
-void save(const std::string& dir, const engine::Decoder& decoder, bool writes) {
-  if (!writes) {
-    engine::join_reading(decoder.units());
-    return;
+// Rank 0 writes.
+void save(const std::string& dir, const engine::Decoder& decoder, sp::Communicator& world) {
+  engine::WeightSink files;
+  if (world.rank() == 0) {
+    std::filesystem::create_directories(dir);
+    files = engine::model_files(dir, at::kFloat);
   }
-  std::filesystem::create_directories(dir);
-  engine::save_decoder(decoder, dir, at::kFloat);
+  engine::export_weights(decoder, files, world);
 }
 
 void add_pass(const char* dir, at::ScalarType dtype, const Layout& layout,
@@ -160,7 +160,7 @@ void add_pass(const char* dir, at::ScalarType dtype, const Layout& layout,
         }
         if (layout.spreads_experts()) {
           save(dir + ("-saved-" + std::to_string(mesh.size(sp::axes::kExpert))), runner.decoder(),
-               mesh.rank() == 0);
+               *groups.control(sp::axes::kLoss));
         }
       },
       axes);

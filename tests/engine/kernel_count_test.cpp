@@ -15,7 +15,7 @@
 namespace ringside::engine {
 namespace {
 
-constexpr int64_t kTokens = 12;
+constexpr int64_t kCountedTokens = 12;
 
 // Attention inside one document: one operator forward, one backward.
 class OneDocument final : public AttentionBackend {
@@ -51,9 +51,10 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
     const at::NoGradGuard no_grad;
     unit.flat().copy_(at::randn(unit.flat().sizes()).mul_(0.1));
   }
-  const RopeTables rope = rope_tables(rope_frequencies(config.rope()), at::arange(kTokens), dtype);
+  const RopeTables rope =
+      rope_tables(rope_frequencies(config.rope()), at::arange(kCountedTokens), dtype);
   const at::Tensor hidden =
-      at::randn({kTokens, config.hidden_size}).to(dtype).set_requires_grad(true);
+      at::randn({kCountedTokens, config.hidden_size}).to(dtype).set_requires_grad(true);
   OneDocument attention;
   at::Tensor out;
   Counts counts;

@@ -16,6 +16,7 @@ using test::TemporaryDirectory;
 
 json base(const std::string& model_type) {
   const bool gemma = model_type == "gemma3_text";
+  const std::string plain = model_type == "arcee" ? "relu2" : "silu";
   return {{"model_type", model_type},
           {"vocab_size", 97},
           {"hidden_size", 64},
@@ -23,7 +24,7 @@ json base(const std::string& model_type) {
           {"num_hidden_layers", 2},
           {"num_attention_heads", 4},
           {"num_key_value_heads", 2},
-          {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : "silu"},
+          {gemma ? "hidden_activation" : "hidden_act", gemma ? "gelu_pytorch_tanh" : plain},
           {"rms_norm_eps", 1e-5},
           {"max_position_embeddings", 4096}};
 }
@@ -68,6 +69,19 @@ TEST_CASE("config: defaults follow the architecture") {
   const ModelConfig qwen3 = load(base("qwen3"));
   CHECK(qwen3.head_dim == 128);  // Qwen3Config's own default, whatever hidden_size says
   CHECK((qwen3.attention.qk_norm && !qwen3.attention.qkv_bias));
+
+  const ModelConfig arcee = load(base("arcee"));
+  CHECK(arcee.head_dim == 16);
+  CHECK_FALSE((arcee.attention.qkv_bias || arcee.attention.o_bias || arcee.mlp_bias));
+  CHECK((arcee.block(0).channel_mixer == ChannelMixerKind::kSquaredReluMlp &&
+         arcee.block(1).channel_mixer == ChannelMixerKind::kSquaredReluMlp));
+  CHECK_THROWS_WITH(load(with(base("arcee"), {{"hidden_act", "silu"}})),
+                    Contains("'hidden_act' is 'silu', expected relu2"));
+
+  const ModelConfig seed_oss = load(with(base("seed_oss"), {{"residual_dropout", 0.1}}));
+  CHECK(seed_oss.head_dim == 128);
+  CHECK((seed_oss.attention.qkv_bias && !seed_oss.attention.o_bias && !seed_oss.mlp_bias));
+  CHECK(load(with(base("seed_oss"), {{"head_dim", nullptr}})).head_dim == 16);
 }
 
 TEST_CASE("config: RoPE is read as transformers 4 and 5 write it") {
@@ -286,6 +300,41 @@ TEST_CASE("config: windows are those of transformers' classes") {
   }
   CHECK(windows("gemma3_text", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
         Windows{5, 0, 5});
+  CHECK(windows("exaone4", {{"sliding_window", 5}, {"sliding_window_pattern", 2}}) ==
+        Windows{5, 0, 5});
+  CHECK(windows("exaone4", json::object()) == Windows{4096, 4096, 4096});
+  const json some_rope{{"no_rope_layers", {1, 0, 1}}};
+  CHECK(windows("smollm3", with(used, some_rope)) == Windows{0, 5, 0});
+  CHECK(windows("smollm3", with(some_rope, {{"sliding_window", 5}})) == Windows{0, 0, 0});
+}
+
+TEST_CASE("config: layers without RoPE are those of transformers' classes") {
+  using Layers = std::vector<bool>;
+  const auto without_rope = [](const std::string& type, const json& changes) {
+    const ModelConfig config = load(with(base(type), with(changes, {{"num_hidden_layers", 4}})));
+    Layers all;
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      all.push_back(config.block(layer).no_rope);
+    }
+    const ModelConfig again = load(json::parse(model_config_json(config, "float32")));
+    CHECK((again.blocks == config.blocks));
+    return all;
+  };
+  // SmolLM3's own file has max_window_layers, too.
+  CHECK(without_rope("smollm3", {{"max_window_layers", 28}}) == Layers{0, 0, 0, 1});
+  CHECK(without_rope("smollm3", {{"no_rope_layer_interval", 2}}) == Layers{0, 1, 0, 1});
+  CHECK(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0, 1}}}) == Layers{0, 1, 1, 0});
+  CHECK_THROWS_WITH(without_rope("smollm3", {{"no_rope_layers", {1, 0, 0}}}),
+                    Contains("'no_rope_layers' has 3 layers"));
+  CHECK(without_rope("exaone4", json::object()) == Layers{0, 0, 0, 1});
+  CHECK(without_rope("exaone4", {{"sliding_window", nullptr}}) == Layers{0, 0, 0, 0});
+  const json types(4, "full_attention");
+  CHECK(without_rope("exaone4", {{"layer_types", types}}) == Layers{1, 1, 1, 1});
+  const json letters{{"sliding_window_pattern", "LLLG"}};
+  CHECK(without_rope("exaone4", with(letters, {{"layer_types", types}})) == Layers{1, 1, 1, 1});
+  CHECK_THROWS_WITH(without_rope("exaone4", letters), Contains("expected a number"));
+  CHECK_THROWS_WITH(without_rope("exaone4", {{"sliding_window_pattern", 0}}),
+                    Contains("'sliding_window_pattern' is 0"));
 }
 
 TEST_CASE("config: Gemma 3's RoPE is read in both forms, its soft caps are refused") {
@@ -356,6 +405,17 @@ TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts canno
   CHECK_THROWS_WITH(
       load(with(base("qwen2"), {{"quantization_config", {{"quant_method", "mxfp4"}}}})),
       Contains("'quantization_config' is"));
+}
+
+json glm4_moe_fields() {
+  return {{"n_routed_experts", 6},
+          {"n_shared_experts", 1},
+          {"num_experts_per_tok", 2},
+          {"moe_intermediate_size", 16},
+          {"n_group", 1},
+          {"topk_group", 1},
+          {"routed_scaling_factor", 1.5},
+          {"first_k_dense_replace", 1}};
 }
 
 // With the fields that DeepSeek's own files have beyond transformers'.
@@ -477,6 +537,25 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   refuses({{"rotary_dim", 4}}, "'rotary_dim'");
 }
 
+TEST_CASE("config: GLM-4.5's RoPE turns half of each head, and its output has no bias") {
+  const json fields = with(base("glm4_moe"), glm4_moe_fields());
+  const ModelConfig plain = load(fields);
+  CHECK(plain.attention.rotary_dim == 8);
+  CHECK(plain.rms_norm_eps == 1e-5);
+  CHECK_FALSE((plain.attention.qk_norm || plain.attention.qkv_bias));
+  CHECK((plain.experts.router == RouterKind::kSigmoid && plain.experts.normalise_weights));
+  CHECK((!plain.has_experts(0) && plain.has_experts(1)));
+  const ModelConfig other = load(with(fields, {{"attention_bias", true},
+                                               {"use_qk_norm", true},
+                                               {"partial_rotary_factor", 1.0},
+                                               {"num_nextn_predict_layers", 1}}));
+  CHECK(other.attention.rotary_dim == 16);
+  CHECK((other.attention.qk_norm && other.attention.qkv_bias && !other.attention.o_bias));
+  CHECK(other.on_disk.layers_left_out == 1);
+  CHECK_THROWS_WITH(load(with(fields, {{"topk_method", "greedy"}})),
+                    Contains("'topk_method' is 'greedy', expected noaux_tc"));
+}
+
 json hybrid(const std::string& model_type) {
   json fields = with(base(model_type), {{"linear_num_key_heads", 2},
                                         {"linear_num_value_heads", 4},
@@ -525,6 +604,9 @@ TEST_CASE("config: every architecture writes what it reads") {
     if (architecture->model_type == std::string("qwen3_next") ||
         architecture->model_type == std::string("qwen3_5_text")) {
       written_by_others = hybrid(architecture->model_type);
+    }
+    if (architecture->model_type == std::string("glm4_moe")) {
+      written_by_others.update(glm4_moe_fields());
     }
     if (architecture->model_type == std::string("gpt_oss")) {
       written_by_others.update(gpt_oss_fields());

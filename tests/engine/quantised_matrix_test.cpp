@@ -166,11 +166,11 @@ Quantised quantised_model(bool biased, QuantisedFormat format, at::ScalarType dt
   return models;
 }
 
-struct Pass {
+struct QuantisedPass {
   at::Tensor hidden, gradient;
 };
 
-Pass run(Decoder& decoder) {
+QuantisedPass run(Decoder& decoder) {
   test::LocalAttention attention({5, 3});
   at::manual_seed(11);
   const at::Tensor ids = at::randint(11, {8}, at::kLong);
@@ -188,7 +188,7 @@ TEST_CASE("a quantised model computes with its unpacked values, forward and back
       for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
         CAPTURE(static_cast<int>(format), biased, dtype);
         Quantised models = quantised_model(biased, format, dtype);
-        const Pass packed = run(models.packed), plain = run(models.plain);
+        const QuantisedPass packed = run(models.packed), plain = run(models.plain);
         CHECK(at::equal(packed.hidden, plain.hidden));
         CHECK(max_abs_diff(packed.gradient, plain.gradient) < 1e-12);
         models.packed.set_activation_options({Recompute::kFull});

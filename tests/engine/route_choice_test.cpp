@@ -20,14 +20,14 @@ namespace {
 
 using test::max_abs_diff;
 
-constexpr int64_t kExperts = 6, kPerToken = 2;
+constexpr int64_t kRoutedExperts = 6, kRoutedPerToken = 2;
 
 // Three layers, of which the middle one has an MLP.
 ModelConfig config_with_experts() {
   ModelConfig config = test::tiny_config();
   config.num_hidden_layers = 3;
-  config.experts = {.count = kExperts,
-                    .per_token = kPerToken,
+  config.experts = {.count = kRoutedExperts,
+                    .per_token = kRoutedPerToken,
                     .intermediate_size = 12,
                     .normalise_weights = true};
   config.blocks = {{.channel_mixer = ChannelMixerKind::kExperts},
@@ -51,21 +51,21 @@ ExpertNotes replaying(const at::Tensor& routes_sLK) { return {.replayed_sLK = ro
 
 TEST_CASE("routes: replayed experts are weighed by the current logits", "[routes]") {
   at::manual_seed(1);
-  const at::Tensor logits = at::randn({5, kExperts}, at::kDouble);
+  const at::Tensor logits = at::randn({5, kRoutedExperts}, at::kDouble);
   const at::Tensor given = at::tensor({0, 1, 2, 3, 4, 5, 5, 0, 3, 1}, at::kLong).view({5, 1, 2});
   ExpertNotes forward = replaying(given.to(at::kByte));
   for (const bool normalise : {false, true}) {
     const Routes routes =
-        route_by_softmax(logits, kPerToken, normalise, false, {.notes = &forward});
+        route_by_softmax(logits, kRoutedPerToken, normalise, false, {.notes = &forward});
     CHECK(routes.expert_sK.equal(given.select(1, 0)));
     at::Tensor expected = at::softmax(logits, 1).gather(1, given.select(1, 0));
     expected = normalise ? expected / expected.sum(1, true) : expected;
     CHECK(routes.weight_sK.equal(expected));
   }
-  const Routes own = route_by_softmax(logits, kPerToken, true);
+  const Routes own = route_by_softmax(logits, kRoutedPerToken, true);
   int64_t changed = 0;
   for (int64_t t = 0; t < 5; ++t) {
-    for (int64_t k = 0; k < kPerToken; ++k) {
+    for (int64_t k = 0; k < kRoutedPerToken; ++k) {
       const at::Tensor id = given.select(1, 0)[t][k];
       changed += own.expert_sK[t].eq(id).any().item<bool>() ? 0 : 1;
     }
@@ -73,19 +73,20 @@ TEST_CASE("routes: replayed experts are weighed by the current logits", "[routes
   REQUIRE(changed > 0);
   CHECK(forward.changed.item<double>() == static_cast<double>(2 * changed));  // two calls
   ExpertNotes misshapen = replaying(given.narrow(0, 0, 4));
-  CHECK_THROWS_WITH(route_by_softmax(logits, kPerToken, true, false, {.notes = &misshapen}),
+  CHECK_THROWS_WITH(route_by_softmax(logits, kRoutedPerToken, true, false, {.notes = &misshapen}),
                     Catch::Contains("replayed routes [4, 1, 2]"));
 }
 
 TEST_CASE("routes: the router's gradient under replay is that of finite differences", "[routes]") {
   at::manual_seed(2);
-  const at::Tensor logits = at::randn({4, kExperts}, at::kDouble).set_requires_grad(true);
+  const at::Tensor logits = at::randn({4, kRoutedExperts}, at::kDouble).set_requires_grad(true);
   const at::Tensor given = at::tensor({0, 1, 2, 3, 4, 5, 5, 0}, at::kLong).view({4, 1, 2});
-  const at::Tensor weight = at::randn({4, kPerToken}, at::kDouble);
+  const at::Tensor weight = at::randn({4, kRoutedPerToken}, at::kDouble);
   for (const bool normalise : {false, true}) {
     const auto loss = [&] {
       ExpertNotes forward = replaying(given);
-      return (route_by_softmax(logits, kPerToken, normalise, false, {.notes = &forward}).weight_sK *
+      return (route_by_softmax(logits, kRoutedPerToken, normalise, false, {.notes = &forward})
+                  .weight_sK *
               weight)
           .sum();
     };
@@ -106,14 +107,14 @@ TEST_CASE("routes: own routes give the same bits, others another result", "[rout
     ExpertNotes recording{.records = true};
     const at::Tensor hidden = forward(decoder, tokens, recording);
     const at::Tensor used = recording.recorded_sLK();
-    REQUIRE(used.sizes() == at::IntArrayRef({12, 2, kPerToken}));
+    REQUIRE(used.sizes() == at::IntArrayRef({12, 2, kRoutedPerToken}));
     REQUIRE(used.scalar_type() == at::kByte);
     CHECK_FALSE(recording.changed.defined());
 
     ExpertNotes own = replaying(used);
     CHECK(forward(decoder, tokens, own).equal(hidden));
     CHECK(own.changed.item<double>() == 0.0);
-    ExpertNotes others = replaying((used + 1).remainder(kExperts));
+    ExpertNotes others = replaying((used + 1).remainder(kRoutedExperts));
     CHECK_FALSE(forward(decoder, tokens, others).equal(hidden));
     CHECK(others.changed.item<double>() > 0.0);
 
@@ -151,7 +152,7 @@ std::map<std::string, at::Tensor> gradients_of_experts(Decoder& decoder, int64_t
       }
     }
   }
-  REQUIRE(found.size() == 3 * kExperts);
+  REQUIRE(found.size() == 3 * kRoutedExperts);
   return found;
 }
 

@@ -15,11 +15,11 @@ namespace {
 
 using test::max_abs_diff;
 
-struct Problem {
+struct ScoresProblem {
   at::Tensor hidden, head, targets, temperature, g_lp, g_entropy;
 };
 
-Problem make_problem(int64_t n, int64_t vocab) {
+ScoresProblem make_problem(int64_t n, int64_t vocab) {
   at::manual_seed(7);
   return {at::randn({n, 5}, at::kDouble).set_requires_grad(true),
           at::randn({vocab, 5}, at::kDouble).set_requires_grad(true),
@@ -29,7 +29,7 @@ Problem make_problem(int64_t n, int64_t vocab) {
           at::randn({n}, at::kDouble)};
 }
 
-TokenScores dense_scores(const Problem& p) {
+TokenScores dense_scores(const ScoresProblem& p) {
   const at::Tensor logits = at::mm(p.hidden, p.head.t()) / p.temperature.unsqueeze(1);
   const at::Tensor logp = at::log_softmax(logits, 1);
   return {logp.gather(1, p.targets.unsqueeze(1)).squeeze(1), -(logp.exp() * logp).sum(1)};
@@ -39,7 +39,7 @@ struct Gradients {
   at::Tensor hidden, head;
 };
 
-Gradients backward(const Problem& p, const at::Tensor& loss) {
+Gradients backward(const ScoresProblem& p, const at::Tensor& loss) {
   p.hidden.mutable_grad().reset();
   p.head.mutable_grad().reset();
   loss.backward();
@@ -48,7 +48,7 @@ Gradients backward(const Problem& p, const at::Tensor& loss) {
 
 TEST_CASE("token_scores equal dense autograd at every chunk boundary") {
   const int64_t n = 12;
-  const Problem p = make_problem(n, 9);
+  const ScoresProblem p = make_problem(n, 9);
   const TokenScores dense = dense_scores(p);
   const Gradients expected =
       backward(p, (dense.logprobs_n * p.g_lp + dense.entropy_n * p.g_entropy).sum());
@@ -65,7 +65,7 @@ TEST_CASE("token_scores equal dense autograd at every chunk boundary") {
 }
 
 TEST_CASE("the logits of one chunk are not computed again, except by a second backward") {
-  const Problem p = make_problem(12, 9);
+  const ScoresProblem p = make_problem(12, 9);
   const auto products = [](const auto& run) {
     const test::KernelCount count;
     run();
@@ -97,7 +97,7 @@ TEST_CASE("the logits of one chunk are not computed again, except by a second ba
 }
 
 TEST_CASE("either output alone has its own gradient") {
-  const Problem p = make_problem(6, 4);
+  const ScoresProblem p = make_problem(6, 4);
   for (const bool entropy : {false, true}) {
     const auto loss = [&](const TokenScores& s) {
       return entropy ? (s.entropy_n * p.g_entropy).sum() : (s.logprobs_n * p.g_lp).sum();
@@ -111,7 +111,7 @@ TEST_CASE("either output alone has its own gradient") {
 }
 
 TEST_CASE("no rows: empty scores, a head gradient of zero") {
-  const Problem p = make_problem(0, 4);
+  const ScoresProblem p = make_problem(0, 4);
   const TokenScores scores = token_scores(p.hidden, p.head, p.targets, p.temperature, 8);
   CHECK(scores.logprobs_n.numel() == 0);
   CHECK(scores.entropy_n.numel() == 0);
@@ -120,7 +120,7 @@ TEST_CASE("no rows: empty scores, a head gradient of zero") {
 }
 
 TEST_CASE("bf16 inputs give fp32 scores near those of the same values in fp64") {
-  Problem p = make_problem(64, 32);
+  ScoresProblem p = make_problem(64, 32);
   const at::Tensor hidden = p.hidden.detach().to(at::kBFloat16).set_requires_grad(true);
   const at::Tensor head = p.head.detach().to(at::kBFloat16).set_requires_grad(true);
   const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, 10);
@@ -149,7 +149,7 @@ TEST_CASE("rows of a chunk come from a budget of bytes that holds all that a chu
 }
 
 TEST_CASE("shapes that do not fit are refused") {
-  const Problem p = make_problem(4, 3);
+  const ScoresProblem p = make_problem(4, 3);
   CHECK_THROWS_AS(token_scores(p.hidden, p.head.narrow(1, 0, 4), p.targets, p.temperature, 1),
                   c10::Error);
   CHECK_THROWS_AS(token_scores(p.hidden, p.head, p.targets.narrow(0, 0, 3), p.temperature, 1),

@@ -26,7 +26,7 @@ json characters() {
               "vocab": {"<pad>": 0, ";": 1, "<unk>": 2, "a": 3, "b": 4, "c": 5, "ab": 6, "abc": 7}}})");
 }
 
-Tokenizer load(const json& content) {
+Tokenizer load_tokenizer(const json& content) {
   const TemporaryDirectory dir;
   test::write_file(dir.path() / "tokenizer.json", content.dump());
   return Tokenizer::load(dir.path());
@@ -35,7 +35,7 @@ Tokenizer load(const json& content) {
 std::string error_of(json content, const json& patch) {
   content.merge_patch(patch);
   try {
-    load(content);
+    load_tokenizer(content);
   } catch (const std::runtime_error& e) {
     CHECK_THAT(e.what(), Contains("tokenizer.json"));
     return e.what();
@@ -44,7 +44,7 @@ std::string error_of(json content, const json& patch) {
 }
 
 TEST_CASE("tokenizer: merges, unknown characters and added tokens") {
-  const Tokenizer tokenizer = load(characters());
+  const Tokenizer tokenizer = load_tokenizer(characters());
   CHECK(tokenizer.encode("") == Ids{});
   CHECK(tokenizer.encode("abcab") == Ids{7, 6});
   CHECK(tokenizer.encode("bac;") == Ids{4, 3, 5, 1});
@@ -55,14 +55,14 @@ TEST_CASE("tokenizer: merges, unknown characters and added tokens") {
 }
 
 TEST_CASE("tokenizer: decode leaves out special tokens on request and ids without a token always") {
-  const Tokenizer tokenizer = load(characters());
+  const Tokenizer tokenizer = load_tokenizer(characters());
   CHECK(tokenizer.decode(Ids{7, 1, 0}, /*skip_special=*/false) == "abc;<pad>");
   CHECK(tokenizer.decode(Ids{7, 1, 0}, /*skip_special=*/true) == "abc");
   CHECK(tokenizer.decode(Ids{7, 99, -1, 3}, /*skip_special=*/false) == "abca");
 }
 
 TEST_CASE("tokenizer: text that is not UTF-8 is an error, bytes that are none come back replaced") {
-  CHECK_THROWS_AS(load(characters()).encode("a\xff"), std::invalid_argument);
+  CHECK_THROWS_AS(load_tokenizer(characters()).encode("a\xff"), std::invalid_argument);
   CHECK(to_valid_utf8("a\xff\xe2\x82z") == "a\xEF\xBF\xBD\xEF\xBF\xBDz");
   CHECK(to_valid_utf8("\xed\xa0\x80") == "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
   CHECK(to_valid_utf8("\xf0\x9f\x98\x80") == "\xf0\x9f\x98\x80");
@@ -79,7 +79,7 @@ json unigram() {
 }
 
 TEST_CASE("tokenizer: a Unigram takes the pieces with the largest sum of scores") {
-  const Tokenizer tokenizer = load(unigram());
+  const Tokenizer tokenizer = load_tokenizer(unigram());
   CHECK(tokenizer.encode("ab") == Ids{3});          // -2 against -1 - 1.5
   CHECK(tokenizer.encode("abb") == Ids{1, 4});      // -1 - 1 against -2 - 1.5
   CHECK(tokenizer.encode("axya") == Ids{1, 0, 1});  // unknown characters become one
@@ -92,17 +92,18 @@ TEST_CASE("tokenizer: a Unigram takes the pieces with the largest sum of scores"
   CHECK_THAT(error_of(flat, json::object()),
              Contains("a Unigram's entry is 0") && Contains("expected [token, score]"));
   wrong["model"]["unk_id"] = nullptr;
-  CHECK_THROWS_WITH(load(wrong).encode("x"), Contains("no piece") && Contains("no unk_id"));
+  CHECK_THROWS_WITH(load_tokenizer(wrong).encode("x"),
+                    Contains("no piece") && Contains("no unk_id"));
 }
 
 TEST_CASE("tokenizer: a BPE with byte_fallback spells unknown characters with bytes") {
   json model = characters();
   model["model"]["byte_fallback"] = true;
-  CHECK(load(model).encode("a\u00e9b") == Ids{3, 2, 4});  // without the pieces: unknown
+  CHECK(load_tokenizer(model).encode("a\u00e9b") == Ids{3, 2, 4});  // without the pieces: unknown
   model["model"]["vocab"]["<0xC3>"] = 8;
-  CHECK(load(model).encode("a\u00e9b") == Ids{3, 2, 4});  // one of two is not enough
+  CHECK(load_tokenizer(model).encode("a\u00e9b") == Ids{3, 2, 4});  // one of two is not enough
   model["model"]["vocab"]["<0xA9>"] = 9;
-  CHECK(load(model).encode("a\u00e9b") == Ids{3, 8, 9, 4});
+  CHECK(load_tokenizer(model).encode("a\u00e9b") == Ids{3, 8, 9, 4});
 }
 
 TEST_CASE("tokenizer: what it does not understand is refused by name") {
@@ -119,7 +120,7 @@ TEST_CASE("tokenizer: what it does not understand is refused by name") {
   const json far = {{"type", "Precompiled"}, {"precompiled_charsmap", "BAAAAAD8AAA="}};
   json lost = good;
   lost["normalizer"] = far;
-  CHECK_THROWS_WITH(load(lost).encode("a"), Contains("out of its array"));
+  CHECK_THROWS_WITH(load_tokenizer(lost).encode("a"), Contains("out of its array"));
   CHECK_THAT(error_of(good, {{"pre_tokenizer", {{"type", "Punctuation"}}}}),
              Contains("Punctuation"));
   const json metaspace = {

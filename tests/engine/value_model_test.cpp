@@ -204,7 +204,7 @@ TEST_CASE("value model: what is saved is loaded to the bit, as a token classifie
                {500, {}});  // an older model in shards
   const ValueModel model = random_value_model(1, dtype);
   const bool sharded = GENERATE(false, true);
-  save_value_model(model, dir.path(), sharded ? 500 : int64_t{1} << 30);
+  export_weights(model, value_model_files(dir.path(), sharded ? 500 : int64_t{1} << 30));
   CHECK(fs::exists(dir.path() / kWeightIndexFile) == sharded);
   ValueModel loaded(load_model_config(dir.path()), dtype);
   load_value_weights(dir.path(), loaded);

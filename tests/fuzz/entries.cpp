@@ -125,13 +125,13 @@ std::vector<uint8_t> repaired(std::span<const uint8_t> bytes) {
 void check_rollout(const Rollout& rollout) {
   require(validate(rollout, limits()).ok());
   require(!branch_paths(rollout).empty());
-  std::vector<uint8_t> packed;
+  FlatRollout flat;
   try {
-    packed = encode_rollouts(std::span(&rollout, 1), limits());
+    flat = flatten_rollout(rollout, limits());
   } catch (const std::invalid_argument&) {
     return;  // its rewards and names leave no room for the other fields of frame 0
   }
-  const auto back = decode_rollouts(packed, limits());
+  const auto back = read_rollouts(std::span(&flat, 1), limits());
   require(back.ok() && back.value().size() == 1 && back.value()[0] == rollout);
 }
 
@@ -140,12 +140,18 @@ void decode_as_batch(std::span<const uint8_t> bytes) {
   const uint64_t hash = XXH3_64bits(hashed.data(), hashed.size());
   const auto* raw = reinterpret_cast<const uint8_t*>(&hash);
   hashed.insert(hashed.end(), raw, raw + sizeof hash);
-  const auto batch = decode_rollouts(hashed, limits());
-  if (!batch) {
+  const auto messages = split_messages(hashed);
+  if (!messages) {
     return;
   }
-  for (const Rollout& rollout : batch.value()) {
-    check_rollout(rollout);
+  const auto rollouts = read_rollouts(messages.value(), limits());
+  if (!rollouts) {
+    return;
+  }
+  for (const Rollout& rollout : rollouts.value()) {
+    if (validate(rollout, limits())) {
+      check_rollout(rollout);
+    }
   }
 }
 
@@ -214,7 +220,7 @@ void manifest(std::span<const uint8_t> bytes) {
     return;
   }
   std::vector<TensorEntry> tensors;
-  for (const TensorBody& t : body.tensors) {
+  for (const TensorEntry& t : body.tensors) {
     TensorEntry entry;
     entry.name = t.name;
     entry.dtype = t.dtype;

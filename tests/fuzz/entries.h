@@ -24,8 +24,8 @@ void wire(std::span<const uint8_t> bytes);
 
 // A ROLLOUT. The input is frame 0 and the buffers of a flat message whose lengths and hashes are
 // made right before it is parsed, so that mutations reach decode_rollout and validate. What is
-// accepted must encode to the same rollout again. Also decode_rollouts on the bytes with a right
-// hash at the end.
+// accepted must encode to the same rollout again. Also split_messages and
+// read_rollouts on the bytes with a right hash at the end.
 void codec(std::span<const uint8_t> bytes);
 
 // A manifest, as it is and with its root hash made right. What is accepted must come back equal.

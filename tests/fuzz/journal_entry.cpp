@@ -45,7 +45,11 @@ Journal::Options options(const fs::path& directory) {
 std::optional<Content> read(const fs::path& directory) {
   try {
     Journal journal(options(directory));
-    return Content{journal.take_replayed(), journal.consumed().ranges(), journal.file_bytes()};
+    Content content{{}, journal.consumed().ranges(), journal.file_bytes()};
+    for (Journal::Record& record : journal.take_replayed()) {
+      content.rollouts.push_back(std::move(record.rollout));
+    }
+    return content;
   } catch (const std::runtime_error&) {
     return std::nullopt;
   }

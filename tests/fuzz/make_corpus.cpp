@@ -168,12 +168,13 @@ void write_corpus(const fs::path& folder) {
   write_scripts(folder / "trainer");
   write_prime_steps(folder / "prime_step");
   write_messages(folder / "wire");
-  std::vector<Rollout> batch;
+  std::vector<FlatRollout> batch;
   for (uint32_t seed = 0; seed < 6; ++seed) {
-    batch.push_back(test::make_rollout(seed, 1, 2, seed));
-    write(folder / "codec", "rollout-" + std::to_string(seed), flat(encode_rollout(batch.back())));
+    const Rollout rollout = test::make_rollout(seed, 1, 2, seed);
+    write(folder / "codec", "rollout-" + std::to_string(seed), flat(encode_rollout(rollout)));
+    batch.push_back(flatten_rollout(rollout));
   }
-  std::vector<uint8_t> packed = encode_rollouts(batch);
+  std::vector<uint8_t> packed = join_messages(batch);
   packed.resize(packed.size() - sizeof(uint64_t));  // the entry appends the hash
   write(folder / "codec", "batch", packed);
   const auto snapshot = make_snapshot("run", 1, 2, test::make_tensors(2, 100));

@@ -11,6 +11,7 @@
 #include "rollout_bridge/trainer/trainer_state.h"
 #include "tests/fuzz/entries.h"
 #include "tests/rollout_bridge/samples.h"
+#include "tests/support/hand_granted.h"
 
 namespace ringside::bridge::fuzz {
 namespace {
@@ -20,14 +21,15 @@ constexpr int64_t kQueued = 8;
 constexpr int32_t kGroupSize = 2;
 constexpr std::size_t kMaxSteps = 200;
 
-TrainerOptions options(const std::filesystem::path& directory) {
+TrainerOptions options(const std::filesystem::path& directory, const test::HandGrants& grants) {
   TrainerOptions out;
   out.run_id = "run";
   out.trainer_term = 1;
-  out.journal_directory = directory;
-  out.fsync = FsyncPolicy::kOff;
+  out.journal.directory = directory;
+  out.journal.fsync = FsyncPolicy::kOff;
   out.max_queued_rollouts = kQueued;
   out.max_workers = kWorkers;
+  out.policy = grants.policy();
   return out;
 }
 
@@ -66,7 +68,7 @@ class Script {
 class Drive {
  public:
   explicit Drive(std::span<const uint8_t> bytes)
-      : script_(bytes), state_(options(dir_.path()), "tcp://127.0.0.1:1") {
+      : script_(bytes), state_(options(dir_.path(), grants_), "tcp://127.0.0.1:1") {
     publish();
   }
   void run() {
@@ -97,11 +99,9 @@ class Drive {
       case 0:
         return publish();
       case 1:
-        return pop();
-      case 2: {
-        const int64_t group = script_.next() & 15;
-        return state_.mark_consumed(std::span(&group, 1)), forget(group);
-      }
+        return take();
+      case 2:
+        return checkpoint();
       case 3:
         return state_.on_unreachable(identity(op >> 3));
       case 4:
@@ -109,8 +109,22 @@ class Drive {
       case 5:
         return drain();
       default:
-        return state_.grant({{script_.next() & 15, kGroupSize, script_.next() & 3}});
+        return grant();
     }
+  }
+
+  // A group that was taken or is in a checkpoint is not granted again within one start.
+  void grant() {
+    const int64_t group = script_.next() & 15;
+    const int64_t min_version = script_.next() & 3;
+    if (granted_.insert(group).second) {
+      state_.open_steps(1, grants_.add({{group, kGroupSize, min_version}}));
+    }
+  }
+
+  void checkpoint() {
+    checkpoint_ = std::min(grants_.steps(), checkpoint_ + (script_.next() & 3));
+    state_.checkpointed(checkpoint_);
   }
 
   void publish() {
@@ -119,15 +133,19 @@ class Drive {
     state_.publish(snapshot_);
   }
 
-  void pop() {
-    if (const auto rollout = state_.pop()) {
-      require(validate(*rollout, {}).ok());
-      require(popped_.emplace(rollout->group_id, rollout->sample_index).second);
+  void take() {
+    state_.collect();
+    if (step_ > grants_.steps()) {
+      return;
     }
-  }
-  // A group that was consumed may be granted and sampled anew.
-  void forget(int64_t group) {
-    std::erase_if(popped_, [&](const auto& sample) { return sample.first == group; });
+    const auto messages = state_.take(step_);
+    const auto rollouts = read_rollouts(messages.value_or(std::vector<FlatRollout>()));
+    require(rollouts.ok());
+    for (const Rollout& rollout : rollouts.value()) {
+      require(validate(rollout, {}).ok());
+      require(taken_.emplace(rollout.group_id, rollout.sample_index).second);
+    }
+    step_ += messages ? 1 : 0;
   }
 
   static std::string identity(int which) {
@@ -266,11 +284,15 @@ class Drive {
 
   Script script_;
   test::TempDir dir_;
+  test::HandGrants grants_{kGroupSize};
   TrainerState state_;
   Clock::time_point now_{};
   int64_t version_ = -1;
   std::shared_ptr<const WeightSnapshot> snapshot_;
-  std::set<std::pair<int64_t, int32_t>> popped_;
+  int64_t step_ = 1;        // to be taken
+  int64_t checkpoint_ = 0;  // last step in a checkpoint
+  std::set<int64_t> granted_;
+  std::set<std::pair<int64_t, int32_t>> taken_;
 };
 
 }  // namespace

@@ -110,7 +110,8 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
 FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
-            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent")
+            "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3", "exaone4", "glm4_moe",
+            "glm4_moe, head norms", "arcee")
 
 
 def make_family(family: str):
@@ -150,6 +151,24 @@ def make_family(family: str):
             return transformers.Qwen3_5TextConfig(**hybrid)
         return transformers.Qwen3NextConfig(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
                                             shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
+    if family == "seed_oss":
+        return transformers.SeedOssConfig(head_dim=16, attention_bias=True, attention_out_bias=True, mlp_bias=True,
+                                          rope_parameters=plain_rope, **common)
+    if family == "smollm3":  # without attention_bias: a key's bias has no gradient where there is no RoPE
+        return transformers.SmolLM3Config(no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=8,
+                                          mlp_bias=True, rope_parameters=plain_rope, **common)
+    if family == "exaone4":
+        return transformers.Exaone4Config(head_dim=16, sliding_window=8, sliding_window_pattern=2,
+                                          rope_parameters=plain_rope, **common)
+    if family.startswith("glm4_moe"):  # the first layer has an MLP
+        return transformers.Glm4MoeConfig(head_dim=16, attention_bias=True, use_qk_norm=family != "glm4_moe",
+                                          n_routed_experts=9, n_group=3, topk_group=2, num_experts_per_tok=3,
+                                          moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1,
+                                          norm_topk_prob=family != "glm4_moe", routed_scaling_factor=1.5,
+                                          rope_parameters=plain_rope | {"partial_rotary_factor": 0.5}, **common)
+    if family == "arcee":
+        return transformers.ArceeConfig(head_dim=16, attention_bias=True, mlp_bias=True, rope_parameters=plain_rope,
+                                        **common)
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")

@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<double> kRewards{1, 0, 0, 1, 0, 0, 0, 0};
 
-AdvantageConfig config_of(std::vector<std::string> words) {
+AdvantageConfig advantage_config(std::vector<std::string> words) {
   for (std::string& word : words) {
     word.insert(0, "algorithm.");
   }
@@ -45,7 +45,7 @@ TEST_CASE("group advantages reproduce each system's golden numbers") {
       {{"preset=rloo"}, 0.85714286, -0.28571429},
       {{"preset=prime_rl", "advantage.estimator=max_rl"}, 3.0, -1.0},
   }));
-  const auto advantages = group_advantages(kRewards, 8, config_of(golden.words));
+  const auto advantages = group_advantages(kRewards, 8, advantage_config(golden.words));
   CAPTURE(golden.words);
   CHECK(std::abs(advantages[0] - golden.winner) < 1e-8);
   CHECK(std::abs(advantages[1] - golden.loser) < 1e-8);
@@ -55,7 +55,8 @@ TEST_CASE("group advantages reproduce each system's golden numbers") {
 
 TEST_CASE("groups do not mix; equal rewards and groups of one give zero, whatever the estimator") {
   const auto estimator = GENERATE(as<std::string>(), "group_mean", "rloo", "pass_at_k", "max_rl");
-  const AdvantageConfig config = config_of({"advantage.estimator=" + estimator, "advantage.eps=0"});
+  const AdvantageConfig config =
+      advantage_config({"advantage.estimator=" + estimator, "advantage.eps=0"});
   const auto two = group_advantages(std::vector<double>{1, 0, 0.1, 0.1, 0.1, 0.1}, 2, config);
   CHECK(two[0] > 0.5);
   CHECK(std::vector<double>(two.begin() + 2, two.end()) == std::vector<double>(4, 0.0));
@@ -65,7 +66,8 @@ TEST_CASE("groups do not mix; equal rewards and groups of one give zero, whateve
 }
 
 TEST_CASE("the best of a group alone learns from pass_at_k") {
-  AdvantageConfig config = config_of({"advantage.estimator=pass_at_k", "advantage.std=none"});
+  AdvantageConfig config =
+      advantage_config({"advantage.estimator=pass_at_k", "advantage.std=none"});
   CHECK(group_advantages(std::vector<double>{1, 5, 3, 0}, 4, config) ==
         std::vector<double>{0, 2, 0, 0});
   CHECK(group_advantages(std::vector<double>{5, 5, 3, 0}, 4, config) ==
@@ -73,20 +75,20 @@ TEST_CASE("the best of a group alone learns from pass_at_k") {
 }
 
 TEST_CASE("max_rl gives nothing where the mean is not above zero") {
-  const AdvantageConfig config = config_of({"advantage.estimator=max_rl"});
+  const AdvantageConfig config = advantage_config({"advantage.estimator=max_rl"});
   CHECK(group_advantages(std::vector<double>{-1, 0, 1, -1}, 2, config) ==
         std::vector<double>(4, 0.0));
 }
 
 TEST_CASE("a standard deviation of exactly zero among the others leaves an advantage undivided") {
-  const AdvantageConfig config = config_of({"preset=nemo_rl"});
+  const AdvantageConfig config = advantage_config({"preset=nemo_rl"});
   const auto advantages = group_advantages(std::vector<double>{1, 0.1, 0.1, 0.1}, 4, config);
   CHECK(advantages[0] == Approx(0.9));
   CHECK(advantages[1] == Approx(-0.3 / (std::sqrt(0.27) + 1e-6)));
 }
 
 TEST_CASE("weights decide how much each reward counts for gdpo, spreads do not") {
-  const AdvantageConfig config = config_of({"advantage.estimator=gdpo", "advantage.eps=0"});
+  const AdvantageConfig config = advantage_config({"advantage.estimator=gdpo", "advantage.eps=0"});
   const std::vector<double> correct{1, 0, 1, 0}, brief{0, 0, 1, 1};
   const std::vector<double> large{0, 0, 1000, 1000};
   const auto even = gdpo_advantages(std::vector{correct, brief}, std::vector{1.0, 1.0}, 4, config);
@@ -105,16 +107,16 @@ TEST_CASE("weights decide how much each reward counts for gdpo, spreads do not")
 }
 
 TEST_CASE("what advantages cannot be computed from is said") {
-  const AdvantageConfig grpo = config_of({});
+  const AdvantageConfig grpo = advantage_config({});
   CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2, 3}, 2, grpo),
                     Catch::Contains("3 rewards"));
   CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 0, grpo),
                     Catch::Contains("groups of 0"));
   const auto estimator = GENERATE(as<std::string>(), "gdpo", "reinforce", "gae");
   CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2,
-                                     config_of({"advantage.estimator=" + estimator})),
+                                     advantage_config({"advantage.estimator=" + estimator})),
                     Catch::Contains("estimator " + estimator));
-  AdvantageConfig best = config_of({"advantage.estimator=pass_at_k"});
+  AdvantageConfig best = advantage_config({"advantage.estimator=pass_at_k"});
   best.std = AdvantageStd::kBatch;
   CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 2}, 2, best),
                     Catch::Contains("pass_at_k knows std group"));

@@ -13,7 +13,7 @@
 #include "engine/io/hf_directory.h"
 #include "rl/checkpoint/checkpoint_reader.h"
 #include "rl/trainer/background_save.h"
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 #include "tests/support/catch.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/ranks.h"

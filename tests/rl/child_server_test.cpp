@@ -100,7 +100,8 @@ TEST_CASE(
   ServedRun run;
   rl::Config config = run.config();
   config.rollout.server_options.load_timeout_s = 0.5;
-  const rl::ShadowModel shadow(config);
+  rl::ShadowModel shadow(config);
+  shadow.install(run.weights(1));
   Nobody nobody;
   const auto load = [&](const std::string& command) {
     config.rollout.server_options.start_command = command;

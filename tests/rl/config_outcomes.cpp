@@ -198,7 +198,7 @@ std::string recorded(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
   return trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
     const auto source =
-        run.is_main_rank() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
+        run.ranks().is_main() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
     rl::train_rl(run, source.get());
   });
 }
@@ -306,8 +306,8 @@ std::string endpoint(const rl::Config& config) {
     std::ostringstream text;
     text << o.rollout_address << o.weights_address << o.heartbeat_interval.count() << " "
          << o.worker_timeout.count() << " " << o.pause_timeout.count() << " "
-         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal_max_bytes
-         << " " << static_cast<int>(o.fsync);
+         << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal.max_bytes
+         << " " << static_cast<int>(o.journal.fsync);
     return text.str();
   } catch (const std::exception& error) {  // the key files that are not there
     return error.what();
@@ -351,7 +351,7 @@ std::string sharding(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
   std::string text;
   trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
-    if (run.is_main_rank()) {
+    if (run.ranks().is_main()) {
       const engine::ComputeContext& context = run.decoder().context();
       for (const int64_t figure :
            {context.sharding->shard->size(), context.sharding->replicas->size(),

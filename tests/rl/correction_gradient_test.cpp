@@ -16,7 +16,7 @@ namespace {
 constexpr double kSamplerTemperature = 1.2;
 constexpr int64_t kPulls = 10000;
 
-rl::AlgorithmConfig config_of(const std::vector<std::string>& words) {
+rl::AlgorithmConfig correction_config(const std::vector<std::string>& words) {
   return test::formula_config(words).algorithm;
 }
 
@@ -99,16 +99,16 @@ TEST_CASE("the corrected gradient of a bandit is unbiased, the uncorrected one i
     CAPTURE(loss);
     for (const std::string level :
          {"token", "sequence", "geometric"}) {  // of one token they are the same
-      const auto corrected =
-          config_of({"algorithm.loss=" + loss, "algorithm.correction.mode=tis",
-                     "algorithm.correction.level=" + level, "algorithm.correction.high=1000"});
+      const auto corrected = correction_config(
+          {"algorithm.loss=" + loss, "algorithm.correction.mode=tis",
+           "algorithm.correction.level=" + level, "algorithm.correction.high=1000"});
       CHECK(worst_z(gradient_of_pulls(bandit, corrected), bandit.exact_gradient()) < 3.5);
     }
-    const auto uncorrected = config_of({"algorithm.loss=" + loss});
+    const auto uncorrected = correction_config({"algorithm.loss=" + loss});
     CHECK(worst_z(gradient_of_pulls(bandit, uncorrected), bandit.exact_gradient()) > 8.0);
   }
   // Bypass: the ratio itself is taken against the sampler, wide open.
-  const auto bypass = config_of(
+  const auto bypass = correction_config(
       {"algorithm.old_logprobs=rollout", "algorithm.clip_low=1", "algorithm.clip_high=1000"});
   CHECK(worst_z(gradient_of_pulls(bandit, bypass), bandit.exact_gradient()) < 3.5);
 }
@@ -118,7 +118,7 @@ TEST_CASE("each correction changes the gradient, and differs from the others") {
   const auto gradient = [&](std::vector<std::string> words) {
     words.push_back("algorithm.correction.low=0.8");
     words.push_back("algorithm.correction.high=1.1");
-    return gradient_of_pulls(bandit, config_of(words)).mean(0);
+    return gradient_of_pulls(bandit, correction_config(words)).mean(0);
   };
   std::vector<at::Tensor> seen{gradient({})};
   for (const std::string mode : {"tis", "icepop", "mask"}) {

@@ -10,10 +10,10 @@ using namespace ringside::rl;
 namespace {
 
 // 40 tokens whose covariances are 1 and -1 in turn, after 7 tokens of another mini-batch.
-struct Tokens {
+struct CovarianceTokens {
   std::vector<double> advantage, old;
 
-  Tokens() {
+  CovarianceTokens() {
     for (int i = 0; i < 40; ++i) {
       advantage.push_back(i % 4 < 2 ? 1.0 : -1.0);
       old.push_back((i % 2 == 0) == (i % 4 < 2) ? -1.0 : -3.0);
@@ -39,7 +39,7 @@ double count(const std::vector<double>& chosen) {
 }  // namespace
 
 TEST_CASE("clip_cov draws its share from the tokens between the bounds, by the seed alone") {
-  const Tokens tokens;
+  const CovarianceTokens tokens;
   const auto covariance = token_covariances(tokens.part(3));
   const auto chosen = choose("clip_cov", tokens.part(3), 0.1);
   CHECK(count(chosen) == 4);
@@ -54,12 +54,13 @@ TEST_CASE("clip_cov draws its share from the tokens between the bounds, by the s
 }
 
 TEST_CASE("clip_cov chooses none where no covariance is between the bounds") {
-  CHECK(count(choose("clip_cov", Tokens().part(3), 1.0, /*lb=*/1.0)) == 0);  // not included
+  CHECK(count(choose("clip_cov", CovarianceTokens().part(3), 1.0, /*lb=*/1.0)) ==
+        0);  // not included
   CHECK(choose("clip_cov", {}, 1.0).empty());
 }
 
 TEST_CASE("kl_cov takes the largest covariances, of equal ones the first") {
-  Tokens tokens;
+  CovarianceTokens tokens;
   tokens.advantage[5] = 9.0;  // old log-prob -3: the smallest covariance
   tokens.advantage[8] = 9.0;  // old log-prob -1: the largest
   const auto chosen = choose("kl_cov", tokens.part(3), 0.05);

@@ -285,7 +285,9 @@ TEST_CASE("a saved critic goes on to the bit") {
     critic.update(local, columns, loss_tokens, 1e-2);
     restored.update(local, columns, loss_tokens, 1e-2);
     CHECK(at::equal(parameters(critic), parameters(restored)));
-    critic.save(target.path() / "critic");
+    std::filesystem::create_directories(target.path() / "critic");
+    engine::export_weights(std::as_const(critic).model(),
+                           engine::value_model_files(target.path() / "critic"));
     auto config = directory.config(dtype);
     config.algorithm.critic.model_path = (target.path() / "critic").string();
     CHECK(at::equal(parameters(critic), parameters(rl::Critic(config, comms))));

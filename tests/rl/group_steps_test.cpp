@@ -1,4 +1,4 @@
-// Guards the steps of the ledger under the StepPolicy: a step taken before its groups are whole or
+// Guards the steps of the ledger under step_policy(): a step taken before its groups are whole or
 // out of order, a rollout trained on beyond the staleness window, a group left half old and half
 // new, and rounds of refill that are lost, counted twice or granted twice.
 #include <catch2/catch.hpp>
@@ -51,9 +51,8 @@ bridge::Rollout rewarded(int64_t group, int32_t sample, double reward, int64_t v
 class Steps {
  public:
   explicit Steps(const rl::StepRules& rules)
-      : ledger_({.max_attempts = 3,
-                 .trainer_term = 3,
-                 .policy = std::make_shared<rl::StepPolicy>(rules)}) {}
+      : ledger_({.max_attempts = 3, .trainer_term = 3, .policy = rl::step_policy(rules)},
+                consumed_) {}
 
   bridge::GroupLedger& ledger() { return ledger_; }
 
@@ -61,9 +60,8 @@ class Steps {
   bridge::Result<Verdict> add(bridge::Rollout rollout) {
     const auto verdict = ledger_.judge(rollout, "", Origin::kJournal);
     if (verdict && verdict.value() == Verdict::kNew) {
-      for (const bridge::GroupGrant& grant : ledger_.deliver(std::move(rollout))) {
-        granted_.push_back(grant.group_id);
-      }
+      const Ids replacements = ledger_.deliver(rollout, bridge::flatten_rollout(rollout));
+      granted_.insert(granted_.end(), replacements.begin(), replacements.end());
     }
     return verdict;
   }
@@ -84,19 +82,18 @@ class Steps {
     CHECK(takes(rewarded(group, 0, first)));
     CHECK(takes(rewarded(group, 1, second)));
   }
-  // Opens the steps up to `step`; the groups that are granted for it.
-  Ids open(int64_t step) {
-    Ids groups;
-    for (const bridge::GroupGrant& grant : ledger_.open_steps(step)) {
-      groups.push_back(grant.group_id);
-    }
-    return groups;
+  std::optional<std::vector<bridge::Rollout>> take(int64_t step) {
+    const auto messages = ledger_.take(step);
+    return messages ? std::optional(bridge::read_rollouts(*messages).value()) : std::nullopt;
   }
+  // Opens the steps up to `step`; the groups that are granted for it.
+  Ids open(int64_t step) { return ledger_.open_steps(step); }
   // Replacements granted since the last call.
   Ids granted() { return std::exchange(granted_, {}); }
   int64_t waiting() const { return ledger_.counters().waiting; }
 
  private:
+  bridge::IdSet consumed_;
   bridge::GroupLedger ledger_;
   Ids granted_;
 };
@@ -108,11 +105,11 @@ TEST_CASE("a step is taken whole and in order, however its rollouts arrive", "[s
   for (const auto& [group, sample] :
        std::vector<std::pair<int64_t, int32_t>>{{21, 1}, {20, 1}, {21, 0}}) {
     CHECK(steps.takes(make_rollout(group, sample, 10)));
-    CHECK_FALSE(steps.ledger().take(11).has_value());
+    CHECK_FALSE(steps.take(11).has_value());
   }
   CHECK(steps.is_duplicate(make_rollout(21, 0, 10)));
   CHECK(steps.takes(make_rollout(20, 0, 10)));
-  const auto step = steps.ledger().take(11);
+  const auto step = steps.take(11);
   REQUIRE(step.has_value());
   REQUIRE(step->size() == 4);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -122,13 +119,15 @@ TEST_CASE("a step is taken whole and in order, however its rollouts arrive", "[s
   CHECK(steps.waiting() == 0);
   CHECK(steps.is_duplicate(make_rollout(20, 0, 10)));
   CHECK(steps.is_duplicate(make_rollout(19, 0, 9)));  // of a step before this start's first
-  CHECK_THROWS_WITH(steps.ledger().take(11), Catch::Contains("step 12 is next"));
+  CHECK_THROWS_WITH(steps.take(11), Catch::Contains("step 12 is next"));
 }
 
-TEST_CASE("a ledger without a policy has no steps", "[steps]") {
-  bridge::GroupLedger ledger({});
-  CHECK_THROWS_WITH(ledger.take(1), Catch::Contains("no GroupPolicy"));
-  CHECK_THROWS_WITH(ledger.open_steps(1), Catch::Contains("no GroupPolicy"));
+TEST_CASE("a ledger whose policy lacks a rule cannot be made", "[steps]") {
+  const bridge::IdSet consumed;
+  bridge::GroupPolicy policy = rl::step_policy(make_rules(0));
+  policy.first_groups = nullptr;
+  CHECK_THROWS_WITH(bridge::GroupLedger({.policy = policy}, consumed),
+                    Catch::Contains("a function is not set"));
 }
 
 TEST_CASE("the staleness window is closed on both sides", "[steps]") {
@@ -153,7 +152,7 @@ TEST_CASE("a stale sample is refused alone, its siblings stay", "[steps]") {
   CHECK(steps.takes(make_rollout(20, 1, 10)));
   CHECK(steps.takes(make_rollout(21, 0, 10)));
   CHECK(steps.takes(make_rollout(21, 1, 10)));
-  CHECK(steps.ledger().take(11).has_value());
+  CHECK(steps.take(11).has_value());
   CHECK(steps.ledger().counters().delivered == 4);
 }
 
@@ -175,7 +174,7 @@ TEST_CASE("a rollout of a group of another size is refused, the group keeps what
   CHECK(steps.waiting() == 1);
   CHECK(steps.takes(make_rollout(20, 1, 10)));
   steps.add_group(21, 0.0, 1.0);
-  CHECK(steps.ledger().take(11).has_value());
+  CHECK(steps.take(11).has_value());
 }
 
 TEST_CASE("a group of equal rewards is replaced by the next round's, the last round's is kept",
@@ -186,13 +185,13 @@ TEST_CASE("a group of equal rewards is replaced by the next round's, the last ro
   CHECK(steps.granted().empty());
   steps.add_group(20, 0.5, 0.5);
   CHECK(steps.granted() == Ids{20 + kRoundStride});
-  CHECK_FALSE(steps.ledger().take(11).has_value());
+  CHECK_FALSE(steps.take(11).has_value());
   CHECK(steps.is_duplicate(rewarded(20, 0, 1.0)));  // its round is over
   steps.add_group(20 + kRoundStride, 0.0, 0.0);
   CHECK(steps.granted() == Ids{20 + 2 * kRoundStride});
   steps.add_group(20 + 2 * kRoundStride, 1.0, 1.0);
   CHECK(steps.granted().empty());
-  const auto step = steps.ledger().take(11);
+  const auto step = steps.take(11);
   REQUIRE(step.has_value());
   REQUIRE(step->size() == 4);
   CHECK((*step)[0].group_id == 20 + 2 * kRoundStride);
@@ -235,11 +234,11 @@ TEST_CASE("rounds replayed out of order are neither lost nor counted twice", "[s
   CHECK(steps.is_duplicate(rewarded(20 + kRoundStride, 0, 1.0)));
   steps.add_group(21, 0.0, 1.0);
   CHECK(steps.granted().empty());  // nobody knows yet whether round 0 teaches anything
-  CHECK_FALSE(steps.ledger().take(11).has_value());
+  CHECK_FALSE(steps.take(11).has_value());
   steps.add_group(20, 0.0, 0.0);
   // Both rounds are passed at once; what is here already costs nothing to be granted.
   CHECK(steps.granted() == Ids{20 + kRoundStride, 20 + 2 * kRoundStride});
-  const auto step = steps.ledger().take(11);
+  const auto step = steps.take(11);
   REQUIRE(step.has_value());
   CHECK((*step)[0].group_id == 20 + 2 * kRoundStride);
   CHECK(steps.ledger().counters().delivered == 8);
@@ -261,7 +260,7 @@ TEST_CASE("a later round that turns out not to be needed goes with its step", "[
   steps.add_group(20 + kRoundStride, 0.0, 1.0);
   steps.add_group(20, 0.0, 1.0);
   steps.add_group(21, 0.0, 1.0);
-  const auto step = steps.ledger().take(11);
+  const auto step = steps.take(11);
   REQUIRE(step.has_value());
   CHECK((*step)[0].group_id == 20);
   CHECK(steps.waiting() == 0);
@@ -280,7 +279,7 @@ TEST_CASE("a checkpoint consumes every round of its steps", "[steps]") {
   Steps steps(make_refilling(2));
   steps.add_group(20, 0.0, 1.0);
   steps.add_group(21, 0.0, 1.0);
-  REQUIRE(steps.ledger().take(11).has_value());
+  REQUIRE(steps.take(11).has_value());
   CHECK(steps.ledger().checkpointed(11) == Ids{20, 20 + kRoundStride, 21, 21 + kRoundStride});
   CHECK(steps.ledger().checkpointed(11).empty());
   CHECK(steps.ledger().take_unrestorable(13).empty());  // the checkpoint holds them
@@ -293,12 +292,12 @@ TEST_CASE("groups of weights that no checkpoint holds are given up once their st
   Steps steps(make_rules(1));
   steps.add_group(20, 0.0, 1.0);
   steps.add_group(21, 0.0, 1.0);
-  REQUIRE(steps.ledger().take(11).has_value());
+  REQUIRE(steps.take(11).has_value());
   for (const int32_t sample : {0, 1}) {
     CHECK(steps.takes(make_rollout(22, sample, 11)));
     CHECK(steps.takes(make_rollout(23, sample, 10)));
   }
-  REQUIRE(steps.ledger().take(12).has_value());
+  REQUIRE(steps.take(12).has_value());
   CHECK(steps.ledger().take_unrestorable(12).empty());  // step 12 is in training
   CHECK(steps.ledger().take_unrestorable(13) == Ids{22});
   CHECK(steps.ledger().take_unrestorable(13).empty());
@@ -307,10 +306,10 @@ TEST_CASE("groups of weights that no checkpoint holds are given up once their st
 TEST_CASE("rules that contradict themselves are refused by number", "[steps]") {
   rl::StepRules rules;
   rules.refill_rounds = 2;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("without a total_reward"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("without a total_reward"));
   rules.refill_rounds = 0;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("0 rounds"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("0 rounds"));
   rules.refill_rounds = int64_t{1} << 40;
-  CHECK_THROWS_WITH(rl::StepPolicy(rules), Catch::Contains("rounds of refill, expected 1 to"));
-  CHECK_THROWS_WITH(rl::StepPolicy({2, 0}), Catch::Contains("groups of 0"));
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("rounds of refill, expected 1 to"));
+  CHECK_THROWS_WITH(rl::step_policy({2, 0}), Catch::Contains("groups of 0"));
 }

@@ -39,15 +39,15 @@ inline bridge::TrainerOptions options_of(const TempDir& dir, int64_t trainer_ter
 
 inline bridge::TrainerOptions with_policy(bridge::TrainerOptions options,
                                           const rl::StepRules& rules) {
-  options.policy = std::make_shared<rl::StepPolicy>(rules);
+  options.policy = rl::step_policy(rules);
   return options;
 }
 
 // A worker that answers nothing by itself: the test takes its grants and sends what it likes.
 class FakeWorker {
  public:
-  FakeWorker(const rl::RolloutIntake& intake, int64_t capacity)
-      : FakeWorker(intake.rollout_address(), capacity) {}
+  FakeWorker(rl::RolloutIntake& intake, int64_t capacity)
+      : FakeWorker(intake.endpoint().rollout_address(), capacity) {}
   FakeWorker(const std::string& address, int64_t capacity)
       : endpoint_([&] {
           auto options = worker_options(address, "fake");
@@ -114,6 +114,14 @@ class FakeWorker {
 inline void publish(rl::RolloutIntake& intake, int64_t trainer_term, int64_t version) {
   intake.publish(bridge::make_snapshot("run", trainer_term, version, make_tensors(version)),
                  version + 1);
+}
+
+// The rollouts of a step; nullopt when they are not complete within `timeout`.
+inline std::optional<std::vector<bridge::Rollout>> take_step(rl::RolloutIntake& intake,
+                                                             int64_t step,
+                                                             std::chrono::milliseconds timeout) {
+  const auto messages = intake.poll(step, timeout);
+  return messages ? std::optional(bridge::read_rollouts(*messages).value()) : std::nullopt;
 }
 
 // Rollouts that the bridge did not take because their weights are too old or lost.

@@ -22,7 +22,7 @@ json entry(float logprob, int64_t id) { return json::array({logprob, id, nullptr
 }  // namespace
 
 PolicyServer::PolicyServer(const rl::Config& config) : policy_(config) {
-  policy_.install(*weights_in(config.model.path));
+  policy_.install(weights_in(config.model.path));
   server_.Get("/health", [](const auto&, auto&) {});
   server_.Post("/flush_cache", [](const auto&, auto&) {});
   server_.Post("/pause_generation",
@@ -76,7 +76,7 @@ void PolicyServer::ignore_loads(int count) {
 
 void PolicyServer::replace(const bridge::WeightSnapshot& weights, const std::string& label) {
   const std::lock_guard lock(mutex_);
-  policy_.install(weights);
+  policy_.install(std::make_shared<const bridge::WeightSnapshot>(weights));
   label_ = label;
 }
 
@@ -109,7 +109,7 @@ void PolicyServer::load(const httplib::Request& request, httplib::Response& resp
   if (ignored_loads_ > 0) {
     --ignored_loads_;
   } else {
-    policy_.install(*weights);
+    policy_.install(weights);
   }
   response.set_content(json{{"success", true}}.dump(), "application/json");
 }

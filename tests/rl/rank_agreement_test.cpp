@@ -20,10 +20,10 @@ using Catch::Contains;
 
 namespace {
 
-const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
+const fs::path kAgreementGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
 
-rl::Config make_config(const std::vector<std::string>& words = {}) {
-  std::vector<std::string> all{"model.path=" + (kGoldens / "policy").string(),
+rl::Config agreement_config(const std::vector<std::string>& words = {}) {
+  std::vector<std::string> all{"model.path=" + (kAgreementGoldens / "policy").string(),
                                "rollout.group_size=4",
                                "rollout.prompts_per_step=2",
                                "rollout.max_completion_tokens=12",
@@ -68,8 +68,8 @@ TEST_CASE("a key that differs between ranks is an error on all, with the key and
       std::pair("train.steps=4", "train.steps: rank 0 has 1, rank 1 has 4"),
       std::pair("rollout.temperature=0.5", "rollout.temperature: rank 0 has 1.0, rank 1 has 0.5"));
   const auto facts = [&](int64_t rank) {
-    return rl::configuration_facts(make_config(rank == 0 ? std::vector<std::string>{}
-                                                         : std::vector<std::string>{words.first}));
+    return rl::configuration_facts(agreement_config(
+        rank == 0 ? std::vector<std::string>{} : std::vector<std::string>{words.first}));
   };
   auto errors = errors_of_ranks([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::check_ranks_agree(facts(mesh.rank()), *comms.control(sp::axes::kLoss));
@@ -98,10 +98,11 @@ TEST_CASE("a key that differs between ranks is an error on all, with the key and
 TEST_CASE("ranks agree if only paths, threads, addresses and the style of the log differ") {
   const auto errors = errors_of_ranks([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const std::string rank = std::to_string(mesh.rank());
-    const auto config = make_config({"train.threads=" + std::to_string(mesh.rank() + 1),
-                                     "data.train=/somewhere/" + rank + ".jsonl",
-                                     "log.level=" + std::string(mesh.rank() == 0 ? "info" : "warn"),
-                                     "bridge.rollout_address=tcp://127.0.0.1:" + rank});
+    const auto config =
+        agreement_config({"train.threads=" + std::to_string(mesh.rank() + 1),
+                          "data.train=/somewhere/" + rank + ".jsonl",
+                          "log.level=" + std::string(mesh.rank() == 0 ? "info" : "warn"),
+                          "bridge.rollout_address=tcp://127.0.0.1:" + rank});
     rl::check_ranks_agree(rl::configuration_facts(config), *comms.control(sp::axes::kLoss));
   });
   CHECK(errors == std::vector<std::string>(2));
@@ -127,22 +128,23 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
   const auto differing = GENERATE(std::string("policy"), "reference", "critic", "");
   const test::TemporaryDirectory dir;
   for (const char* model : {"policy", "critic"}) {
-    fs::copy(kGoldens / model, dir.path() / model, fs::copy_options::recursive);
+    fs::copy(kAgreementGoldens / model, dir.path() / model, fs::copy_options::recursive);
     flip_last_weight(dir.path() / model / "model.safetensors");
   }
   const auto errors = errors_of_ranks([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     const auto path = [&](const std::string& part) {
       const bool other = mesh.rank() == 1 && part == differing;
-      return ((other ? dir.path() : kGoldens) / (part == "critic" ? part : "policy")).string();
+      return ((other ? dir.path() : kAgreementGoldens) / (part == "critic" ? part : "policy"))
+          .string();
     };
     // With cp_fsdp_mode none each rank holds whole models, so that their weights are compared.
-    const auto config =
-        make_config({"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
-                     "algorithm.critic.model_path=" + path("critic"), "parallel.cp_fsdp_mode=none",
-                     "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
+    const auto config = agreement_config(
+        {"model.path=" + path("policy"), "model.reference_path=" + path("reference"),
+         "algorithm.critic.model_path=" + path("critic"), "parallel.cp_fsdp_mode=none",
+         "algorithm.kl_coef=0.1", "algorithm.preset=ppo"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
-    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
-    rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
+    const auto source = rl::make_file_source(kAgreementGoldens / "plain.jsonl", config);
+    rl::train_rl(run, run.ranks().is_main() ? source.get() : nullptr);
   });
   if (differing.empty()) {
     CHECK(errors == std::vector<std::string>(2));
@@ -156,11 +158,11 @@ TEST_CASE("ranks that loaded different weights, policy, reference or critic, do 
 TEST_CASE("ranks compare a reference whose matrices are packed, and train") {
   const test::TemporaryDirectory dir;
   const auto errors = errors_of_ranks([&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    const auto config =
-        make_config({"lora.rank=2", "lora.alpha=4", "lora.base=int8", "algorithm.kl_coef=0.1"});
+    const auto config = agreement_config(
+        {"lora.rank=2", "lora.alpha=4", "lora.base=int8", "algorithm.kl_coef=0.1"});
     rl::TrainingRun run({config, dir.path() / "run", 1, {}}, mesh, comms);
-    const auto source = rl::make_file_source(kGoldens / "plain.jsonl", config);
-    rl::train_rl(run, run.is_main_rank() ? source.get() : nullptr);
+    const auto source = rl::make_file_source(kAgreementGoldens / "plain.jsonl", config);
+    rl::train_rl(run, run.ranks().is_main() ? source.get() : nullptr);
   });
   CHECK(errors == std::vector<std::string>(2));
   CHECK(fs::exists(dir.path() / "run/checkpoint-final"));
@@ -186,11 +188,11 @@ TEST_CASE("the fingerprint of a large file covers its size, both ends and blocks
 
 TEST_CASE("the files of a model and of data are found by key, and other files do not count") {
   const test::TemporaryDirectory dir;
-  fs::copy(kGoldens / "policy", dir.path() / "model");
+  fs::copy(kAgreementGoldens / "policy", dir.path() / "model");
   std::ofstream(dir.path() / "a.jsonl") << "{}\n";
   std::ofstream(dir.path() / "b.jsonl") << "{}\n";
-  const auto config = make_config({"model.path=" + (dir.path() / "model").string(),
-                                   "data.train=" + (dir.path() / "*.jsonl").string()});
+  const auto config = agreement_config({"model.path=" + (dir.path() / "model").string(),
+                                        "data.train=" + (dir.path() / "*.jsonl").string()});
   const auto before = rl::source_fingerprints(config);
   CHECK(before.size() == 2);
   std::ofstream(dir.path() / "model/README.md") << "text";

@@ -1,7 +1,7 @@
 // Guards: ranks that give up in a collective while another is busy - loading, saving, publishing -
 // for longer than collectives may take; a rank that fails while the others wait for ever; a clock
 // or a signal of one rank that divides them; a model that has diverged and is saved or published.
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +11,7 @@
 #include "rl/config/load.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/trainer.h"
+#include "rl/trainer/waiting_round.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -21,12 +22,12 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const fs::path kGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
+const fs::path kWorkGoldens = fs::path(RINGSIDE_GOLDENS) / "regression";
 constexpr milliseconds kTimeout{1500};
 constexpr milliseconds kLonger{3000};
 
-rl::Config make_config(const std::vector<std::string>& words = {}) {
-  std::vector<std::string> all{"model.path=" + (kGoldens / "policy").string(),
+rl::Config work_config(const std::vector<std::string>& words = {}) {
+  std::vector<std::string> all{"model.path=" + (kWorkGoldens / "policy").string(),
                                "rollout.group_size=4",
                                "rollout.prompts_per_step=2",
                                "rollout.max_completion_tokens=12",
@@ -42,14 +43,18 @@ rl::Config make_config(const std::vector<std::string>& words = {}) {
 class SlowSource final : public rl::RolloutSource {
  public:
   SlowSource(const rl::Config& config, milliseconds delay)
-      : file_(rl::make_file_source(kGoldens / "plain.jsonl", config)), delay_(delay) {}
+      : file_(rl::make_file_source(kWorkGoldens / "plain.jsonl", config)), delay_(delay) {}
 
-  void publish(const engine::Decoder&, int64_t version, int64_t) override {
-    std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
-    published.push_back(version);
+  engine::WeightSink weight_sink(int64_t version, int64_t) override {
+    return [this, version](engine::UnitExport& units) {
+      while (units.next()) {
+      }
+      std::this_thread::sleep_for(version == 1 ? delay_ : milliseconds(0));
+      published.push_back(version);
+    };
   }
-  bool reads_weights(int64_t) const override { return false; }
-  std::optional<std::vector<bridge::Rollout>> poll(int64_t step, milliseconds timeout) override {
+  std::optional<std::vector<bridge::FlatRollout>> poll(int64_t step,
+                                                       milliseconds timeout) override {
     return file_->poll(step, timeout);
   }
 
@@ -74,7 +79,7 @@ TEST_CASE(
           std::this_thread::sleep_for(mesh.rank() == 0 ? kLonger : milliseconds(10));
           ++done;
         };
-        rl::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(make_config()),
+        sp::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(work_config()),
                           all_work || mesh.rank() == 0 ? work : std::function<void()>());
         CHECK(done == (all_work ? 2 : 1));
       },
@@ -86,7 +91,7 @@ TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in it
   std::vector<std::string> errors(4);
   test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     try {
-      rl::run_rank_work(*comms.control(sp::axes::kLoss), milliseconds(100), [&] {
+      sp::run_rank_work(*comms.control(sp::axes::kLoss), milliseconds(100), [&] {
         if (mesh.rank() == 1 || mesh.rank() == 3) {
           throw std::invalid_argument("no such file");
         }
@@ -101,7 +106,7 @@ TEST_CASE("a rank whose work fails says so on all of them, the lowest rank in it
 
 TEST_CASE("a save and a publish that take longer than a collective may do not end the run",
           "[serial]") {
-  const auto config = make_config({"checkpoint.every=1"});
+  const auto config = work_config({"checkpoint.every=1"});
   const test::TemporaryDirectory dir;
   SlowSource source(config, kLonger);
   test::run_ranks(
@@ -113,7 +118,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
           }
         };
         rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
-        rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
+        rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
         CHECK(run.state().step == 2);
       },
       kTimeout);
@@ -124,7 +129,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
 TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoint of it",
           "[serial]") {
   const int64_t told = GENERATE(0, 1);
-  const auto config = make_config({"train.steps=1000"});
+  const auto config = work_config({"train.steps=1000"});
   const test::TemporaryDirectory dir;
   std::vector<int64_t> steps(2);
   test::run_ranks({1, 1, 2}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
@@ -132,7 +137,7 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
     const auto signal = [&]() -> int { return mesh.rank() == told && ++asked > 3 ? SIGTERM : 0; };
     rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
     SlowSource source(config, milliseconds(0));
-    rl::train_rl(run, run.is_main_rank() ? &source : nullptr);
+    rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
     CHECK(run.stop_signal() == SIGTERM);
     steps[mesh.rank()] = run.state().step;
   });
@@ -146,7 +151,7 @@ TEST_CASE(
     "weights that an optimizer step made infinite are neither published nor saved, and the error "
     "has step and tensor",
     "[serial]") {
-  auto config = make_config({"parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
+  auto config = work_config({"parallel.ulysses_parallel_size=1", "checkpoint.every=1"});
   config.optimizer.learning_rate = 1e39;  // which a recipe cannot set
   const test::TemporaryDirectory dir;
   SlowSource source(config, milliseconds(0));

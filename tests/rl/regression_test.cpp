@@ -76,7 +76,11 @@ struct Layout {
   std::vector<std::string> words;  // of the configuration
   bool whole = true;               // a mini-batch is one micro-batch
   bool every_case = true;          // else those that is_distinct() names, to save time
+  std::size_t turn = 0;            // of kTurns: which of the others; kEveryTurn: all
 };
+
+// Cases that are not distinct take turns over the layouts: each runs at one layout in four.
+constexpr std::size_t kTurns = 4, kEveryTurn = kTurns;
 
 std::vector<Layout> layouts() {
   const std::string gather = "sp.ring_impl=all_gather";
@@ -121,6 +125,20 @@ bool is_distinct(const std::string& name) {
   return kDistinct.contains(name);
 }
 
+// The layouts with their turns, from `first` on; one rank, the first layout, has every case.
+std::vector<Layout> layouts_in_turn(std::size_t first) {
+  std::vector<Layout> all = layouts();
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    all[at].turn = at == 0 ? kEveryTurn : (first + at) % kTurns;
+  }
+  return all;
+}
+
+bool has_case(const Layout& layout, std::size_t at, const std::string& name) {
+  const bool its_turn = layout.turn == kEveryTurn || at % kTurns == layout.turn;
+  return is_distinct(name) || (layout.every_case && its_turn);
+}
+
 struct Case {
   std::string name;
   rl::Config config;
@@ -149,10 +167,11 @@ Case make_case(const json& golden, const Layout& layout, const std::string& dtyp
 
 std::vector<Case> cases_of(const Layout& layout, const std::string& dtype) {
   std::vector<Case> cases;
-  for (const json& golden : golden_cases()) {
+  for (std::size_t at = 0; at < golden_cases().size(); ++at) {
+    const json& golden = golden_cases()[at];
     // The mean of each micro-batch is defined by the packing: another packing is another loss.
     const bool by_packing = golden["name"] == "trl_bnpo";
-    if ((layout.every_case || is_distinct(golden["name"])) && (layout.whole || !by_packing)) {
+    if (has_case(layout, at, golden["name"]) && (layout.whole || !by_packing)) {
       cases.push_back(make_case(golden, layout, dtype));
     }
   }
@@ -283,8 +302,10 @@ TEST_CASE("regression: every preset has a case") {
   }
 }
 
-TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
-  for (const Layout& layout : layouts()) {
+namespace {
+
+void check_against_pytorch(const std::vector<Layout>& all) {
+  for (const Layout& layout : all) {
     DYNAMIC_SECTION(layout.name) {
       std::string wrong;
       for (const auto& [name, found] : run_cases(layout, "float64")) {
@@ -296,24 +317,8 @@ TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
   }
 }
 
-// By hand: with policy, reference and critic sharded.
-TEST_CASE("regression: a step in fp64 is PyTorch's however models are sharded", "[.][grid]") {
-  for (const Layout& layout : sharded_layouts()) {
-    DYNAMIC_SECTION(layout.name) {
-      std::string wrong;
-      for (const auto& [name, found] : run_cases(layout, "float64")) {
-        wrong += test::differences(name, found, test::golden_figures(golden_case(name)),
-                                   {1e-12, 1e-9, false});
-      }
-      CHECK(wrong == "");
-    }
-  }
-}
-
-TEST_CASE(
-    "regression: a step in fp32 on one rank is PyTorch's in fp64, and at every layout that of one "
-    "rank") {
-  static const CaseFigures one_rank = run_cases(layouts().front(), "float32");
+void check_against_one_rank(std::vector<Layout> all) {
+  static const CaseFigures one_rank = run_cases(layouts_in_turn(0).front(), "float32");
   SECTION("PyTorch") {
     std::string wrong;
     for (const auto& [name, found] : one_rank) {
@@ -322,7 +327,7 @@ TEST_CASE(
     }
     CHECK(wrong == "");
   }
-  for (Layout layout : layouts()) {
+  for (Layout& layout : all) {
     layout.every_case = layout.every_case && layout.shape.world_size() <= 2;  // fp64 runs them all
     DYNAMIC_SECTION(layout.name) {
       std::string wrong;
@@ -332,4 +337,49 @@ TEST_CASE(
       CHECK(wrong == "");
     }
   }
+}
+
+std::vector<Layout> layouts_of_every_case() {
+  std::vector<Layout> all = layouts();
+  for (Layout& layout : all) {
+    layout.turn = kEveryTurn;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("regression: every case has its turn at layouts of several ranks in fp64") {
+  for (std::size_t at = 0; at < golden_cases().size(); ++at) {
+    const std::string name = golden_cases()[at]["name"];
+    CAPTURE(name);
+    int64_t layouts_of_ranks = 0;
+    for (const Layout& layout : layouts_in_turn(0)) {
+      layouts_of_ranks += layout.shape.world_size() > 1 && has_case(layout, at, name);
+    }
+    CHECK(layouts_of_ranks >= 2);
+  }
+}
+
+TEST_CASE("regression: a step in fp64 is PyTorch's at every layout") {
+  check_against_pytorch(layouts_in_turn(0));
+}
+
+// By hand: every case at every layout; with policy, reference and critic sharded.
+TEST_CASE("regression: every case in fp64 at every layout", "[.][grid]") {
+  check_against_pytorch(layouts_of_every_case());
+}
+
+TEST_CASE("regression: a step in fp64 is PyTorch's however models are sharded", "[.][grid]") {
+  check_against_pytorch(sharded_layouts());
+}
+
+TEST_CASE(
+    "regression: a step in fp32 on one rank is PyTorch's in fp64, and at every layout that of one "
+    "rank") {
+  check_against_one_rank(layouts_in_turn(2));
+}
+
+TEST_CASE("regression: every case in fp32 at every layout", "[.][grid]") {
+  check_against_one_rank(layouts_of_every_case());
 }

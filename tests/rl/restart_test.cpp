@@ -122,13 +122,13 @@ TEST_CASE(
     REQUIRE(worker.take_grants(4) == samples_of(0, 2));
     worker.send_group(0, 0, 0, 1);
     worker.send_group(1, 0, 0, 1);
-    trained = intake.poll(1, kPatience).value();
+    trained = take_step(intake, 1, kPatience).value();
     // Killed while step 1 is trained: nothing published, nothing saved.
   }
   rl::RolloutIntake intake(options_of(dir, 2, {{1, 0}}), make_rules(2, 0, 0), 4);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);
-  const auto again = intake.poll(1, kPatience);
+  const auto again = take_step(intake, 1, kPatience);
   REQUIRE(again.has_value());
   CHECK(*again == trained);
   CHECK(worker.take_grants(1, milliseconds(200)).empty());
@@ -146,12 +146,12 @@ TEST_CASE(
     for (int64_t version = 0; version < 3; ++version) {  // steps 1 to 3, a checkpoint after step 1
       publish(intake, 1, version);
       if (version == 1) {
-        intake.checkpointed(1);
+        intake.endpoint().checkpointed(1);
       }
       for (const Sample& s : worker.take_grants(4)) {
         worker.send(s, version, s.second);
       }
-      REQUIRE(intake.poll(version + 1, kPatience).has_value());
+      REQUIRE(take_step(intake, version + 1, kPatience).has_value());
     }
     publish(intake, 1, 3);
     REQUIRE(worker.take_grants(4) == samples_of(6, 8));
@@ -165,7 +165,7 @@ TEST_CASE(
   rl::RolloutIntake intake(options_of(dir, 2, {{1, 1}}), make_rules(2, 0, 1), 5);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 1);
-  const auto again = intake.poll(2, kPatience);
+  const auto again = take_step(intake, 2, kPatience);
   REQUIRE(again.has_value());
   CHECK(samples_in(*again) == samples_of(2, 4));
   CHECK(intake.counters().accepted == 4);
@@ -174,7 +174,7 @@ TEST_CASE(
   for (const Sample& s : samples_of(4, 6)) {
     worker.send(s, 2, s.second);
   }
-  const auto third = intake.poll(3, kPatience);
+  const auto third = take_step(intake, 3, kPatience);
   REQUIRE(third.has_value());
   for (const auto& r : *third) {
     CHECK(r.trainer_term == 2);
@@ -199,7 +199,7 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
     for (const Sample& s : samples_of(0, 2)) {
       worker.send(s, 0, s.second);
     }
-    REQUIRE(intake.poll(1, kPatience).has_value());
+    REQUIRE(take_step(intake, 1, kPatience).has_value());
     publish(intake, 1, 1);
     REQUIRE(worker.take_grants(4) == samples_of(4, 6));  // step 3, under version 1
   }
@@ -215,9 +215,9 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   rl::RolloutIntake intake(options, make_rules(2, 1), 5);
   publish(intake, 2, 0);
   REQUIRE(worker.drain());
-  REQUIRE(intake.poll(1, kPatience).has_value());  // out of the journal
+  REQUIRE(take_step(intake, 1, kPatience).has_value());  // out of the journal
   publish(intake, 2, 1);
-  CHECK_FALSE(intake.poll(2, milliseconds(300)).has_value());
+  CHECK_FALSE(take_step(intake, 2, milliseconds(300)).has_value());
   // Sample 0 of group 3 survived. Group 5 is granted as well: the new start does not know that the
   // worker has it in hand; the worker's queue knows.
   CHECK(worker.take_grants(5) == std::set<Sample>{{3, 1}, {4, 0}, {4, 1}, {5, 0}, {5, 1}});
@@ -227,9 +227,9 @@ TEST_CASE("what a worker holds unacknowledged is judged like what the journal ho
   for (const Sample& s : samples_of(3, 6)) {
     worker.send(s, 1, s.second);
   }
-  REQUIRE(intake.poll(2, kPatience).has_value());
+  REQUIRE(take_step(intake, 2, kPatience).has_value());
   publish(intake, 2, 2);
-  REQUIRE(intake.poll(3, kPatience).has_value());
+  REQUIRE(take_step(intake, 3, kPatience).has_value());
 }
 
 TEST_CASE("a version number of both lives means two things", "[restart]") {
@@ -241,7 +241,7 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
   for (const Sample& s : samples_of(0, 2)) {
     worker.send(s, 0, s.second);
   }
-  REQUIRE(intake.poll(1, kPatience).has_value());
+  REQUIRE(take_step(intake, 1, kPatience).has_value());
   publish(intake, 2, 1);
   REQUIRE(worker.take_grants(4) == samples_of(4, 6));
   for (const int64_t epoch : {1, 2}) {
@@ -251,7 +251,7 @@ TEST_CASE("a version number of both lives means two things", "[restart]") {
     worker.send(r);
   }
   REQUIRE(worker.drain());
-  CHECK_FALSE(intake.poll(2, milliseconds(200)).has_value());
+  CHECK_FALSE(take_step(intake, 2, milliseconds(200)).has_value());
   CHECK(refused_as_stale(intake) == 1);  // version 1 of life 1
   CHECK(intake.counters().accepted == 5);
 }
@@ -272,7 +272,7 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
   rl::RolloutIntake intake(options_of(dir, 2, {{1, 0}}), rules, 4);
   // The journal is read before the first weights are out, and with them the grants: publishing is
   // another thread's.
-  CHECK_FALSE(intake.poll(1, milliseconds(300)).has_value());
+  CHECK_FALSE(take_step(intake, 1, milliseconds(300)).has_value());
   CHECK(intake.counters().accepted == 0);
   FakeWorker worker(intake, 100);
   publish(intake, 2, 0);
@@ -285,7 +285,7 @@ TEST_CASE("after a restart with another group size no group is made of both", "[
     r.trainer_term = 2;
     worker.send(r);
   }
-  const auto step = intake.poll(1, kPatience);
+  const auto step = take_step(intake, 1, kPatience);
   REQUIRE(step.has_value());
   CHECK(samples_in(*step) == wanted);
   for (const auto& r : *step) {

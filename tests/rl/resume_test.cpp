@@ -55,9 +55,9 @@ rl::TrainingState train(const rl::Config& config, const fs::path& dir, int64_t s
   const auto body = [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({config, dir, steps, {}}, mesh, comms);
     const auto source =
-        run.is_main_rank() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
+        run.ranks().is_main() ? rl::make_file_source(kGoldens / "plain.jsonl", config) : nullptr;
     rl::train_rl(run, source.get());
-    if (run.is_main_rank()) {
+    if (run.ranks().is_main()) {
       state = run.state();
     }
   };

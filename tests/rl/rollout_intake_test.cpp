@@ -26,15 +26,15 @@ TEST_CASE(
     worker.send_group(group, 0, 0.0, 1.0);
   }
   REQUIRE(worker.drain());  // journalled while the trainer is away
-  const auto first = intake.poll(1, kPatience);
+  const auto first = take_step(intake, 1, kPatience);
   REQUIRE(first.has_value());
   CHECK(samples_in(*first) == samples_of(0, 2));
   publish(intake, 1, 1);
   CHECK(worker.take_grants(4) == samples_of(6, 8));  // step 4, while step 2 is trained
   CHECK(worker.version() == 1);
-  REQUIRE(intake.poll(2, kPatience).has_value());
+  REQUIRE(take_step(intake, 2, kPatience).has_value());
   publish(intake, 1, 2);
-  REQUIRE(intake.poll(3, kPatience).has_value());  // age 2
+  REQUIRE(take_step(intake, 3, kPatience).has_value());  // age 2
   CHECK(intake.counters().accepted == 12);
   CHECK(intake.counters().dropped_stale == 0);
 }
@@ -54,7 +54,7 @@ TEST_CASE(
         worker.send(s, version, s.second);
       }
     }
-    REQUIRE(intake.poll(version + 1, kPatience).has_value());
+    REQUIRE(take_step(intake, version + 1, kPatience).has_value());
   }
   publish(intake, 1, 3);  // step 4: groups 12 to 15, trained from version 3
   worker.send_group(12, 3, 0, 1);
@@ -63,14 +63,15 @@ TEST_CASE(
   worker.send({15, 0}, 3, 0);
   worker.send({15, 1}, 0, 1);
   REQUIRE(worker.drain());
-  CHECK_FALSE(intake.poll(4, std::chrono::milliseconds(500)).has_value());  // three groups of four
-  CHECK(worker.take_grants(1) == std::set<Sample>{{15, 1}});                // its sibling stands
+  CHECK_FALSE(
+      take_step(intake, 4, std::chrono::milliseconds(500)).has_value());  // three groups of four
+  CHECK(worker.take_grants(1) == std::set<Sample>{{15, 1}});              // its sibling stands
   CHECK(worker.take_grants(1, std::chrono::milliseconds(200)).empty());
   const rl::SourceCounters counters = intake.counters();
   CHECK(counters.dropped_stale == 0);
   CHECK(refused_as_stale(intake) == 1);
   worker.send({15, 1}, 3, 1);
-  const auto step = intake.poll(4, kPatience);
+  const auto step = take_step(intake, 4, kPatience);
   REQUIRE(step.has_value());
   CHECK(step->size() == 8);
   CHECK(samples_in(*step) == samples_of(12, 16));
@@ -89,7 +90,7 @@ TEST_CASE("a sample that failed is made again alone", "[intake]") {
   worker.send({0, 1}, 0, 0.0, bridge::FinishReason::kError);
   CHECK(worker.take_grants(1) == std::set<Sample>{{0, 1}});
   worker.send({0, 1}, 0, 0.5);
-  const auto step = intake.poll(1, kPatience);
+  const auto step = take_step(intake, 1, kPatience);
   REQUIRE(step.has_value());
   CHECK((*step)[1].finish_reason == bridge::FinishReason::kStop);
   CHECK(intake.counters().retried_samples == 1);
@@ -119,7 +120,7 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
   // The trainer may look for rollouts before another thread has published the first weights.
   const bool looks_first = GENERATE(true, false);
   if (looks_first) {
-    CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(100)).has_value());
+    CHECK_FALSE(take_step(intake, 1, std::chrono::milliseconds(100)).has_value());
   }
   publish(intake, 2, 0);
   // Group 0 and half of its replacement came out of the journal: only the other half is asked for.
@@ -127,7 +128,7 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
   CHECK(worker.take_grants(1, std::chrono::milliseconds(300)).empty());
   worker.send({kRoundStride, 1}, 0, 0.0);
   worker.send_group(1, 0, 0.0, 1.0);
-  const auto step = intake.poll(1, kPatience);
+  const auto step = take_step(intake, 1, kPatience);
   REQUIRE(step.has_value());
   CHECK(samples_in(*step) == samples_of(kRoundStride, kRoundStride + 1));
   REQUIRE(worker.drain());
@@ -136,12 +137,12 @@ TEST_CASE("a restart takes the rounds of refill up where they were", "[intake]")
   CHECK(intake.counters().refilled_groups == 1);
   // The checkpoint closes every round of the slot.
   publish(intake, 2, 1);
-  intake.checkpointed(1);
+  intake.endpoint().checkpointed(1);
   const auto before = intake.counters();
   worker.send({2 * kRoundStride, 0}, 0, 0.0);
   REQUIRE(worker.drain());
   CHECK(intake.counters().duplicates == before.duplicates + 1);
-  REQUIRE(intake.poll(2, kPatience).has_value());
+  REQUIRE(take_step(intake, 2, kPatience).has_value());
 }
 
 TEST_CASE("refill that gives up says so", "[intake]") {
@@ -154,10 +155,10 @@ TEST_CASE("refill that gives up says so", "[intake]") {
   REQUIRE(worker.take_grants(2) == samples_of(0, 1));
   worker.send_group(0, 0, 1.0, 1.0);
   REQUIRE(worker.take_grants(2) == samples_of(kRoundStride, kRoundStride + 1));
-  CHECK_FALSE(intake.poll(1, std::chrono::milliseconds(300)).has_value());
+  CHECK_FALSE(take_step(intake, 1, std::chrono::milliseconds(300)).has_value());
   (void)intake.drain_messages();
   worker.send_group(kRoundStride, 0, 0.0, 0.0);
-  REQUIRE(intake.poll(1, kPatience).has_value());
+  REQUIRE(take_step(intake, 1, kPatience).has_value());
   const auto messages = intake.drain_messages();
   REQUIRE_FALSE(messages.empty());
   CHECK_THAT(messages[0].text, Catch::Contains("refill gave up on 1 of 1 prompts of step 1") &&
@@ -214,7 +215,7 @@ TEST_CASE("a journal without room is told again every 30 s while rollouts are re
 TEST_CASE("the line about a journal without room names its place and what to do", "[intake]") {
   const TempDir dir;
   auto options = options_of(dir, 1);
-  options.journal_max_bytes = 1;
+  options.journal.max_bytes = 1;
   rl::RolloutIntake intake(options, make_rules(1, 0), 10);
   publish(intake, 1, 0);
   FakeWorker worker(intake, 8);

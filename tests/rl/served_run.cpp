@@ -56,9 +56,9 @@ ServedRun::ServedRun(const std::function<void(rl::Config&)>& edit) {
 
   config_.model.path = model.string();
   config_.data.train = config_.data.eval = (dir_.path() / "train.jsonl").string();
-  auto options = trainer_options(dir_);
+  auto options = trainer_options(dir_, /*ungranted_size=*/2);
   options.settings.held_out = held_out_fingerprint(config_);
-  trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
+  trainer_ = std::make_unique<TestTrainer>(options);
   config_.bridge.rollout_address = trainer_->rollout_address();
   config_.bridge.weights_address = trainer_->weights_address();
   rl::RolloutConfig& rollout = config_.rollout;
@@ -103,12 +103,12 @@ std::shared_ptr<const bridge::WeightSnapshot> ServedRun::weights(int64_t version
 }
 
 void ServedRun::restart_trainer() {
-  auto options = trainer_options(dir_);
+  auto options = trainer_options(dir_, /*ungranted_size=*/2);
   options.rollout_address = trainer_->rollout_address();
   options.weights_address = trainer_->weights_address();
   options.trainer_term = ++trainer_term_;
   trainer_.reset();
-  trainer_ = std::make_unique<bridge::TrainerEndpoint>(options);
+  trainer_ = std::make_unique<TestTrainer>(options);
 }
 
 std::vector<bridge::Rollout> ServedRun::take(std::size_t count) {
@@ -116,7 +116,7 @@ std::vector<bridge::Rollout> ServedRun::take(std::size_t count) {
   for (const bridge::Rollout& r : rollouts) {
     REQUIRE(r.versions.size() == 1);
     REQUIRE(r.completion_ids.size() == 6);
-    judge_->install(*weights(r.versions[0].version));
+    judge_->install(weights(r.versions[0].version));
     std::vector<int64_t> ids = r.prompt_ids;
     ids.insert(ids.end(), r.completion_ids.begin(), r.completion_ids.end());
     const auto expected = judge_->score(ids, 0.8);

@@ -34,7 +34,7 @@ class ServedRun {
 
   const rl::Config& config() const { return config_; }
   PolicyServer& server() { return *server_; }
-  bridge::TrainerEndpoint& trainer() { return *trainer_; }
+  TestTrainer& trainer() { return *trainer_; }
   // The worker's clock jumps ahead.
   void advance(std::chrono::milliseconds by) { ahead_ms_ += by.count(); }
   // Why the worker ended by itself; empty while it runs.
@@ -45,7 +45,7 @@ class ServedRun {
   rl::Config config_;
   int64_t trainer_term_ = 1;
   std::unique_ptr<PolicyServer> server_;
-  std::unique_ptr<bridge::TrainerEndpoint> trainer_;
+  std::unique_ptr<TestTrainer> trainer_;
   std::unique_ptr<rl::ShadowModel> judge_;
   mutable std::mutex mutex_;
   std::string worker_error_;

@@ -3,6 +3,9 @@
 // named version's own (ServedRun::take).
 #include <algorithm>
 
+#include "rl/setup/model_setup.h"
+#include "rl/worker/make_server.h"
+#include "rl/worker/served_weights.h"
 #include "tests/rl/served_run.h"
 #include "tests/rollout_bridge/commit_spoiler.h"
 
@@ -261,4 +264,30 @@ TEST_CASE("server worker: held-out prompts are completed greedily and scored, be
   CHECK(std::count(log.begin(), log.end(), "greedy 1") == 4);
   CHECK(std::count(log.begin(), log.end(), "sample 1") == 4);
   CHECK(run.worker_error().empty());
+}
+
+// A server of a large model and a second copy of it would not fit one machine.
+TEST_CASE("a worker keeps no copy of the model beside a server that can score texts") {
+  ServedRun run;
+  const auto server = rl::make_server(
+      run.config(), rl::load_model_config(run.config(), run.config().model.path).vocab_size);
+  REQUIRE(eventually([&] { return server->connect().ok(); }));
+  REQUIRE(server->capabilities().score);
+  rl::ServedWeights weights(run.config(), *server);
+  CHECK_FALSE(weights.has_copy());
+  REQUIRE(weights.install(run.weights(1)).ok());
+  CHECK(weights.root_hash() == run.weights(1)->manifest.root_hash);
+  CHECK(weights.verify().ok());
+  CHECK_FALSE(weights.has_copy());
+  // A completion without log-probs: its copy is of the weights that are installed, and stays.
+  rl::ShadowModel judge(run.config());
+  const std::vector<int64_t> ids{1, 2, 3, 4};
+  for (const int64_t version : {1, 2}) {
+    if (version == 2) {
+      REQUIRE(weights.install(run.weights(version)).ok());
+    }
+    judge.install(run.weights(version));
+    CHECK(weights.score(ids, 0.8) == judge.score(ids, 0.8));
+    CHECK(weights.has_copy());
+  }
 }

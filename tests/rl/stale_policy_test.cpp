@@ -70,7 +70,7 @@ class LateWorker {
     if (work_.empty()) {
       return;
     }
-    const bridge::GrantedGroup group = work_.front();
+    const bridge::Grant group = work_.front();
     work_.pop_front();
     for (const int32_t sample : group.sample_indices) {
       auto r = make_rollout(group.group_id, sample, group.group_size, ++sent_ * 3);
@@ -95,7 +95,7 @@ class LateWorker {
   int64_t version_ = -1;
   int64_t last_ = -1;
   std::shared_ptr<const bridge::WeightSnapshot> waiting_;
-  std::deque<bridge::GrantedGroup> work_;
+  std::deque<bridge::Grant> work_;
   bridge::WorkerEndpoint endpoint_;
   std::jthread thread_;
 };
@@ -112,14 +112,14 @@ TEST_CASE(
     rl::RolloutIntake intake(options_of(dir, 1), make_rules(3, max_staleness), kSteps);
     std::vector<std::unique_ptr<LateWorker>> workers;
     for (uint32_t i = 0; i < 3; ++i) {
-      workers.push_back(
-          std::make_unique<LateWorker>(intake.rollout_address(), "late" + std::to_string(i), i));
+      workers.push_back(std::make_unique<LateWorker>(intake.endpoint().rollout_address(),
+                                                     "late" + std::to_string(i), i));
     }
     publish(intake, 1, 0);
     std::size_t consumed = 0;
     int64_t oldest = 0;
     for (int64_t step = 1; step <= kSteps; ++step) {
-      const auto rollouts = intake.poll(step, kPatience);
+      const auto rollouts = take_step(intake, step, kPatience);
       INFO("staleness " << max_staleness << ", step " << step);
       REQUIRE(rollouts.has_value());
       REQUIRE(rollouts->size() == 6);
@@ -135,7 +135,7 @@ TEST_CASE(
       publish(intake, 1, step);
     }
     workers.clear();
-    (void)intake.poll(kSteps + 1, milliseconds(300));  // takes in what came late
+    (void)take_step(intake, kSteps + 1, milliseconds(300));  // takes in what came late
     const rl::SourceCounters c = intake.counters();
     REQUIRE(c.bridge.has_value());
     CHECK(c.accepted == static_cast<int64_t>(consumed) + c.dropped_zero_variance +

@@ -2,11 +2,17 @@
 // token, a mismatch figure that is another than its name says. Oracle: closed forms.
 #include "rl/trainer/step_metrics.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "tests/rl/fetched_figures.h"
 #include "tests/support/catch.h"
+#include "tests/support/ranks.h"
 
 using namespace ringside;
 
@@ -156,4 +162,26 @@ TEST_CASE("a step in which only the critic learns has no figures of the policy")
   CHECK(rl::add_alarms(metrics).empty());
   CHECK(value_of(metrics, "reward") == 0.5);
   CHECK(rl::sequence_metrics({}).size() == 6);
+}
+
+TEST_CASE("a figure's sum over four ranks does not depend on the figures beside it") {
+  // 1 + 1e16 - 1e16 is 0 or 1, depending on which numbers are added first.
+  const std::array<double, 4> of_rank{-1e16, 1.0, 1e16, 1.0};
+  std::array<std::vector<double>, 4> found;
+  test::run_ranks({1, 1, 4}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const at::Tensor loss =
+        at::scalar_tensor(of_rank[mesh.rank()], at::TensorOptions().dtype(at::kDouble));
+    for (const int64_t others : {0, 3, 8, 15, 40}) {
+      rl::Figures figures;
+      for (int64_t i = 0; i < others; ++i) {
+        figures.sum("a figure before it " + std::to_string(i), loss);
+      }
+      figures.sum("loss", loss);
+      found[mesh.rank()].push_back(
+          rl::StepFigures::reduce(figures.take().fetch(), *comms.control(sp::axes::kLoss))["loss"]);
+    }
+  });
+  for (const std::vector<double>& of_one : found) {
+    CHECK(of_one == std::vector<double>(5, found[0][0]));
+  }
 }

@@ -16,7 +16,7 @@ using test::distance;
 namespace {
 
 // The algorithm of a case, through the words of a recipe.
-AlgorithmConfig config_of(const nlohmann::json& keys) {
+AlgorithmConfig token_config(const nlohmann::json& keys) {
   static const std::set<std::string> kOfAdvantage = {"estimator",     "std",    "unbiased",
                                                      "eps",           "whiten", "whiten_eps",
                                                      "whiten_eps_in", "gamma",  "lambda"};
@@ -47,7 +47,7 @@ TEST_CASE("advantages of every estimator are PyTorch's") {
   std::map<std::string, int> seen;
   for (const auto& golden : test::advantage_goldens()["advantages"]) {
     const std::size_t batch = golden["batch"];
-    const AlgorithmConfig config = config_of(golden["keys"]);
+    const AlgorithmConfig config = token_config(golden["keys"]);
     const auto got = rl::step_advantages(test::golden_table(batch), test::golden_rewards(batch),
                                          test::advantage_goldens()["batches"][batch]["group_size"],
                                          config, config.kl_coef);
@@ -123,7 +123,7 @@ TEST_CASE("returns and generalized advantages over one sample are the closed for
 }
 
 TEST_CASE("given advantages are taken as they came; the KL comes off after them, whitening last") {
-  AlgorithmConfig config = config_of({{"estimator", "given"}});
+  AlgorithmConfig config = token_config({{"estimator", "given"}});
   auto table = table_of({0, 2, 2, 3});
   CHECK_THROWS_WITH(rl::step_advantages(table, totals({5, 6, 7}), 1, config, 0),
                     Catch::Contains("given has 0 numbers for 3"));
@@ -150,7 +150,7 @@ TEST_CASE("given advantages are taken as they came; the KL comes off after them,
 }
 
 TEST_CASE("a sample without a loss token counts in its group") {
-  const AlgorithmConfig config = config_of({{"std", "none"}});
+  const AlgorithmConfig config = token_config({{"std", "none"}});
   const auto got = rl::step_advantages(table_of({0, 0, 2, 2}), totals({4, 1, 1}), 3, config, 0);
   CHECK(got.advantage == std::vector<double>{-1, -1});
   auto rewards = totals({0, 1, 1});
@@ -161,7 +161,7 @@ TEST_CASE("a sample without a loss token counts in its group") {
 
 TEST_CASE("whitened advantages have mean 0 and variance 1; equal ones become 0") {
   AlgorithmConfig config =
-      config_of({{"whiten", "tokens"}, {"whiten_eps", 0.0}, {"estimator", "reinforce"}});
+      token_config({{"whiten", "tokens"}, {"whiten_eps", 0.0}, {"estimator", "reinforce"}});
   const auto a =
       rl::step_advantages(table_of({0, 1, 2, 4}), totals({1, 2, 6}), 1, config, 0).advantage;
   CHECK(a[0] + a[1] + a[2] + a[3] == Approx(0).margin(1e-12));
@@ -201,7 +201,7 @@ TEST_CASE("rewards are scaled, then clipped, then the overlong penalty is taken 
 TEST_CASE("what a step's advantages cannot be computed from is said, naming the sample") {
   const auto step = [](const rl::StepColumns& table, const rl::SampleRewards& rewards,
                        const nlohmann::json& keys) {
-    const AlgorithmConfig config = config_of(keys);
+    const AlgorithmConfig config = token_config(keys);
     return rl::step_advantages(table, rewards, 2, config, config.kl_coef);
   };
   const rl::StepColumns table = table_of({0, 2, 3});
@@ -230,7 +230,7 @@ TEST_CASE("what a step's advantages cannot be computed from is said, naming the 
   CHECK_THROWS_WITH(step(table, turns, {}), Catch::Contains("sample 2, but there are 2 samples"));
   turns.turns = {{1, 2, std::nan("")}};
   CHECK_THROWS_WITH(step(table, turns, {}), Catch::Contains("sample 1 is nan"));
-  AlgorithmConfig gdpo = config_of({{"estimator", "gdpo"}});
+  AlgorithmConfig gdpo = token_config({{"estimator", "gdpo"}});
   gdpo.reward.clip = 1.0;
   CHECK_THROWS_WITH(rl::step_advantages(table, totals({1, 2}), 2, gdpo, 0),
                     Catch::Contains("reward.clip"));

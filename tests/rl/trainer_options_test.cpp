@@ -28,14 +28,14 @@ TEST_CASE("every key of the bridge reaches the endpoint in its unit") {
   CHECK(options.weights_address == "tcp://127.0.0.1:5002");
   CHECK(options.run_id == "run");
   CHECK(options.trainer_term == 7);
-  CHECK(options.journal_directory == "/run/bridge/journal");
+  CHECK(options.journal.directory == "/run/bridge/journal");
   CHECK(options.heartbeat_interval == milliseconds(250));
   CHECK(options.worker_timeout == milliseconds(3500));
   CHECK(options.pause_timeout == milliseconds(90500));
   CHECK(options.assignment_timeout == milliseconds(7500));
   CHECK(options.max_queued_bytes == 3 * 1024 * 1024);
-  CHECK(options.journal_max_bytes == uint64_t{5000} * 1024 * 1024);
-  CHECK(options.fsync == bridge::FsyncPolicy::kEvery);
+  CHECK(options.journal.max_bytes == uint64_t{5000} * 1024 * 1024);
+  CHECK(options.journal.fsync == bridge::FsyncPolicy::kEvery);
   CHECK_FALSE(options.curve.has_value());
 }
 
@@ -45,11 +45,11 @@ TEST_CASE("the configuration's defaults are the endpoint's own") {
   CHECK(options.pause_timeout == own.pause_timeout);
   CHECK(options.assignment_timeout == own.assignment_timeout);
   CHECK(options.max_queued_bytes == own.max_queued_bytes);
-  CHECK(options.journal_max_bytes == own.journal_max_bytes);
+  CHECK(options.journal.max_bytes == own.journal.max_bytes);
   CHECK(options.heartbeat_interval == own.heartbeat_interval);
   CHECK(options.worker_timeout == own.worker_timeout);
-  CHECK(options.fsync == own.fsync);
-  CHECK(options_with({"bridge.journal_max_mb=0"}).journal_max_bytes == 0);  // no limit
+  CHECK(options.journal.fsync == own.journal.fsync);
+  CHECK(options_with({"bridge.journal_max_mb=0"}).journal.max_bytes == 0);  // no limit
 }
 
 TEST_CASE("values that mean nothing are refused by the key's name") {

@@ -156,7 +156,7 @@ TEST_CASE("a copy in shared memory is the copy in ordinary memory") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kDouble);
   auto decoder = GENERATE(false, true) ? decoder_with_correction() : make_decoder(1);
   bridge::SharedBlocks blocks;
-  const auto block = blocks.take(rl::PublishedParameters(decoder).bytes(dtype));
+  const auto block = blocks.take(engine::WeightView(decoder).bytes(dtype));
   auto shared = rl::copy_weights(decoder, dtype, block);
   const auto plain = rl::snapshot_weights(decoder, dtype, "run", 1, 0);
   decoder.units()[0]->flat().detach().zero_();  // trained on meanwhile
@@ -266,12 +266,12 @@ TEST_CASE("adapters published alone install to the same bits, under the names of
   for (const bool quantised : {false, true}) {
     const auto trainer = make_adapted(1, at::kFloat, quantised);
     auto worker = make_adapted(2, at::kFloat, quantised);
-    const auto published = rl::PublishedParameters::adapters_of(trainer);
+    const auto published = engine::WeightView::adapters_of(trainer);
     const auto snapshot =
         bridge::make_snapshot("run", 1, 5, rl::copy_weights(published, at::kFloat));
     CHECK(snapshot->manifest.tensors.front().name ==
           "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
-    CHECK(published.bytes(at::kFloat) < rl::PublishedParameters(trainer).bytes(at::kFloat));
+    CHECK(published.bytes(at::kFloat) < engine::WeightView(trainer).bytes(at::kFloat));
     CHECK(rl::installed_root_hash(worker, snapshot->manifest) != snapshot->manifest.root_hash);
     rl::install_weights(worker, *snapshot);
     CHECK(at::equal(factors(worker), factors(trainer)));
@@ -279,7 +279,7 @@ TEST_CASE("adapters published alone install to the same bits, under the names of
     auto plain = make_decoder(3);
     CHECK_THROWS_WITH(rl::install_weights(plain, *snapshot), Catch::Contains("tensors"));
   }
-  CHECK_THROWS_WITH(rl::PublishedParameters::adapters_of(make_decoder(1)),
+  CHECK_THROWS_WITH(engine::WeightView::adapters_of(make_decoder(1)),
                     Catch::Contains("no adapters"));
 }
 

@@ -153,13 +153,6 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
   }
 }
 
-TEST_CASE("a group that is not whole is refused by name") {
-  const auto config = make_config();
-  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(1, 0.0, 1)};
-  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
-                    Catch::Contains("r1 is not part of a whole group"));
-}
-
 TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
   auto config = make_config();
   config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;

@@ -29,8 +29,8 @@ class SmallVocabulary final : public AdmissionPolicy {
   }
 };
 
-TrainerOptions with_policy(const TempDir& dir) {
-  TrainerOptions options = trainer_options(dir);
+TrainerOptions with_admission(const TempDir& dir, int32_t ungranted_size = 2) {
+  TrainerOptions options = trainer_options(dir, ungranted_size);
   options.admission = std::make_shared<SmallVocabulary>();
   return options;
 }
@@ -61,7 +61,7 @@ bool says(TrainerState& state, const std::string& text) {
 }
 
 // The last ERROR for a worker without a session.
-std::optional<ErrorBody> last_error(TrainerState& state) {
+std::optional<ErrorBody> last_refusal(TrainerState& state) {
   std::optional<ErrorBody> found;
   for (const auto& [identity, out] : state.strays()) {
     const Frame frame = std::as_bytes(std::span(out.header));
@@ -77,14 +77,15 @@ TrainerOptions restarted(TrainerOptions options) {
   return options;
 }
 
-TEST_CASE("a rollout that the policy refuses is not journalled, and its sample is asked for again",
-          "[admission]") {
+TEST_CASE(
+    "a rollout that the admission refuses is not journalled, and its sample is asked for again",
+    "[admission]") {
   const TempDir dir;
   {
-    DirectTrainer trainer(with_policy(dir));
+    DirectTrainer trainer(with_admission(dir));
     trainer.publish(0);
     trainer.bring_in("a", 0);
-    trainer.state().grant(groups(0, 1, 1, 0));
+    trainer.grant(groups(0, 1, 1, 0));
     REQUIRE(credited(trainer, "a") == 1);
     const uint64_t before = trainer.state().counters().journal_bytes;
     trainer.say("a", encode_rollout(with_id(100, 0, 0, 1)));
@@ -94,11 +95,11 @@ TEST_CASE("a rollout that the policy refuses is not journalled, and its sample i
     CHECK(acks[0].reason == "vocabulary");
     CHECK(trainer.rejected(Reason::kVocabulary) == 1);
     CHECK(trainer.state().counters().journal_bytes == before);
-    CHECK_FALSE(trainer.state().pop().has_value());
+    CHECK_FALSE(trainer.pop().has_value());
     CHECK(trainer.state().workers().at(0).in_flight_samples == 1);  // asked for again
     CHECK(trainer.deliver("a", with_id(99, 0, 0, 1, 2)).status == "ACCEPTED");
   }
-  TrainerState again(restarted(with_policy(dir)), "tcp://127.0.0.1:1");
+  DirectTrainer again(restarted(with_admission(dir, 1)));
   REQUIRE(again.pop().has_value());
   CHECK_FALSE(again.pop().has_value());
 }
@@ -106,12 +107,12 @@ TEST_CASE("a rollout that the policy refuses is not journalled, and its sample i
 TEST_CASE("a worker whose samples are all refused is told to leave, naming the reason",
           "[admission]") {
   const TempDir dir;
-  TrainerOptions options = with_policy(dir);
+  TrainerOptions options = with_admission(dir);
   options.max_attempts = 100;
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 64);
-  trainer.state().grant(groups(0, 4, 8, 0));
+  trainer.grant(groups(0, 4, 8, 0));
   uint32_t sent = 0;
   const auto refuse = [&](int count) {
     for (int i = 0; i < count; ++i) {
@@ -126,11 +127,11 @@ TEST_CASE("a worker whose samples are all refused is told to leave, naming the r
   CHECK(trainer.deliver("a", with_id(1, 3, 7, 8)).status == "ACCEPTED");  // begins the count anew
   refuse(15);
   CHECK(trainer.state_of("a") == "ready");
-  CHECK_FALSE(last_error(trainer.state()).has_value());
+  CHECK_FALSE(last_refusal(trainer.state()).has_value());
   (void)trainer.state().drain_events();
   refuse(1);
   CHECK(trainer.state_of("a").empty());
-  const auto error = last_error(trainer.state());
+  const auto error = last_refusal(trainer.state());
   REQUIRE(error.has_value());
   CHECK(error->fatal);
   CHECK(error->reason == "vocabulary");
@@ -143,7 +144,7 @@ TEST_CASE("a worker whose samples are all refused is told to leave, naming the r
 
 TEST_CASE("rollouts that nobody asked for do not count towards leaving", "[admission]") {
   const TempDir dir;
-  DirectTrainer trainer(with_policy(dir));
+  DirectTrainer trainer(with_admission(dir));
   trainer.publish(0);
   trainer.bring_in("a", 0);
   for (uint32_t i = 0; i < 40; ++i) {  // late ones of groups that are over
@@ -157,26 +158,26 @@ TEST_CASE(
     "[admission]") {
   const TempDir dir;
   {
-    DirectTrainer trainer(trainer_options(dir));  // without a policy
+    DirectTrainer trainer(trainer_options(dir));  // admits all
     trainer.publish(0);
     trainer.bring_in("a", 0);
-    trainer.state().grant(groups(0, 2, 2, 0));
+    trainer.grant(groups(0, 2, 2, 0));
     CHECK(trainer.deliver("a", with_id(5, 0, 0, 2)).status == "ACCEPTED");
     CHECK(trainer.deliver("a", with_id(1000, 0, 1, 2)).status == "ACCEPTED");
     CHECK(trainer.deliver("a", with_id(2000, 1, 0, 2)).status == "ACCEPTED");
   }
-  DirectTrainer trainer(restarted(with_policy(dir)));
+  DirectTrainer trainer(restarted(with_admission(dir)));
   CHECK(trainer.rejected(Reason::kVocabulary) == 2);
   CHECK(says(
       trainer.state(),
       "journal: 2 rollouts dropped (vocabulary), their samples are asked for again; the first: "));
-  const auto kept = trainer.state().pop();
+  const auto kept = trainer.pop();
   REQUIRE(kept.has_value());
   CHECK(kept->sample_index == 0);
-  CHECK_FALSE(trainer.state().pop().has_value());
+  CHECK_FALSE(trainer.pop().has_value());
   trainer.publish(0);
   trainer.bring_in("a", 0);
-  trainer.state().grant(groups(0, 2, 2, 0));
+  trainer.grant(groups(0, 2, 2, 0));
   CHECK(credited(trainer, "a") == 3);
 }
 
@@ -225,7 +226,7 @@ TEST_CASE("a worker whose settings would make training wrong does not join; both
     c.change(settings);
     trainer.hello("a", settings);
     CHECK(trainer.state_of("a").empty());
-    const auto error = last_error(trainer.state());
+    const auto error = last_refusal(trainer.state());
     REQUIRE(error.has_value());
     CHECK(error->fatal);
     CHECK(error->reason == "settings");
@@ -264,7 +265,7 @@ TEST_CASE("a refused worker fails with the trainer's words", "[admission][settin
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.settings = trainer_settings();
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   WorkerOptions other = worker_options(trainer.rollout_address(), "w");
   other.settings = trainer_settings();
   other.settings.top_p = 0.9;

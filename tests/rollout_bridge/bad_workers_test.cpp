@@ -14,7 +14,7 @@ using Samples = std::set<std::pair<int64_t, int32_t>>;
 
 constexpr const char* kNotUtf8 = "\xff\xfe";
 
-void be_patient(TrainerOptions& options) { options.worker_timeout = milliseconds(100000000); }
+void never_time_out(TrainerOptions& options) { options.worker_timeout = milliseconds(100000000); }
 
 // The ROLLOUT of a valid rollout with its body changed, as a worker may send it.
 template <class Change>
@@ -69,7 +69,7 @@ std::optional<ErrorBody> last_error(TrainerState& state) {
 TEST_CASE("a rollout with text that is not UTF-8 is rejected and its sample is asked for again",
           "[bad-workers]") {
   StartedTrainer trainer({{"w", 4}});
-  trainer.state().grant(groups(0, 1, 1, 0));
+  trainer.grant(groups(0, 1, 1, 0));
   const Rollout good = rollout_under(0, 0, 0, 1);
   std::string field;
   Payload payload;
@@ -106,7 +106,7 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   {
-    Journal journal({.directory = options.journal_directory, .run_id = "run"});
+    Journal journal({{.directory = options.journal.directory}, "run"});
     const int64_t groups[] = {0};
     journal.grant(groups);
     const Payload payload =
@@ -120,7 +120,7 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
   CHECK(trainer.events_with("1 records hold no rollout") == 1);
   trainer.publish(0);
   trainer.bring_in("w", 0);
-  trainer.state().grant(groups(0, 1, 1, 0));
+  trainer.grant(groups(0, 1, 1, 0));
   CHECK(trainer.take_credits("w") == Samples{{0, 0}});
 }
 
@@ -128,12 +128,12 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
 TEST_CASE("rollouts of lost weights make room in a journal with a limit", "[bad-workers]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
-  options.journal_max_bytes = 12000;
+  options.journal.max_bytes = 12000;
   const auto fill = [&](int64_t term) {
     DirectTrainer trainer(options);
     trainer.publish(0);
     trainer.bring_in("w", 0, 64);
-    trainer.state().grant(groups(0, 16, 4, 0));
+    trainer.grant(groups(0, 16, 4, 0));
     for (const auto& [group, sample] : trainer.take_credits("w")) {
       Rollout r = rollout_under(0, group, sample, 4);
       r.rollout_id.append("-").append(std::to_string(term));
@@ -153,7 +153,7 @@ TEST_CASE("rollouts of lost weights make room in a journal with a limit", "[bad-
 TEST_CASE("a rollout_id that another sample has is rejected and the sample is asked for again",
           "[bad-workers]") {
   StartedTrainer trainer({{"w", 8}});
-  trainer.state().grant(groups(0, 2, 2, 0));
+  trainer.grant(groups(0, 2, 2, 0));
   const auto named = [](int64_t group, int32_t sample, const std::string& id) {
     Rollout r = rollout_under(0, group, sample, 2);
     r.rollout_id = id;
@@ -190,11 +190,11 @@ TEST_CASE("a worker that starts to count its rollouts anew does not stall the ru
     }
     return accepted;
   };
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   REQUIRE(answer_all() == 8);
   number = 0;
   trainer.bring_in("w", 0);
-  trainer.state().grant(groups(2, 2, 4, 0));
+  trainer.grant(groups(2, 2, 4, 0));
   CHECK(answer_all() == 16);
   CHECK(trainer.state().counters().duplicate == 0);
 }
@@ -202,7 +202,7 @@ TEST_CASE("a worker that starts to count its rollouts anew does not stall the ru
 TEST_CASE("a worker whose bodies cannot be read is told to leave after 16 of them",
           "[bad-workers]") {
   StartedTrainer trainer({{"bad", 64}});
-  trainer.state().grant(groups(0, 16, 4, 0));
+  trainer.grant(groups(0, 16, 4, 0));
   for (int i = 0; i < 15; ++i) {
     trainer.say("bad", nameless("r"));
   }
@@ -219,7 +219,7 @@ TEST_CASE("a worker whose bodies cannot be read is told to leave after 16 of the
 TEST_CASE("unreadable bodies are answered by no more samples than they stood for",
           "[bad-workers]") {
   StartedTrainer trainer({{"bad", 8}}, [](TrainerOptions& o) { o.max_refused_in_row = 1000; });
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   std::size_t held = trainer.take_credits("bad").size();
   REQUIRE(held == 8);
   std::size_t credited = 0;
@@ -233,7 +233,7 @@ TEST_CASE("unreadable bodies are answered by no more samples than they stood for
 
 TEST_CASE("a lost sample of an unreadable body is made again by the same worker", "[bad-workers]") {
   StartedTrainer trainer({{"w", 4}});
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("w").size() == 4);
   trainer.say("w", nameless("r"));  // it stood for sample 3
   for (int32_t i = 0; i < 3; ++i) {
@@ -246,8 +246,8 @@ TEST_CASE("a lost sample of an unreadable body is made again by the same worker"
 
 TEST_CASE("samples of unreadable bodies go to an idle worker that keeps the rules",
           "[bad-workers]") {
-  StartedTrainer trainer({{"bad", 64}, {"good", 64}}, be_patient);
-  trainer.state().grant(groups(0, 8, 4, 0));
+  StartedTrainer trainer({{"bad", 64}, {"good", 64}}, never_time_out);
+  trainer.grant(groups(0, 8, 4, 0));
   std::size_t bad_was_granted = 0;
   Samples work;
   for (int round = 0; round < 200 && trainer.state().counters().accepted < 32; ++round) {
@@ -270,8 +270,8 @@ TEST_CASE("samples of unreadable bodies go to an idle worker that keeps the rule
 
 // After a refusal a worker gets one sample at a time while another one could make it.
 TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[bad-workers]") {
-  StartedTrainer trainer({{"a", 8}, {"b", 16}}, be_patient);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  StartedTrainer trainer({{"a", 8}, {"b", 16}}, never_time_out);
+  trainer.grant(groups(0, 2, 4, 0));
   const Samples of_a = trainer.take_credits("a");
   REQUIRE(of_a.size() == 4);
   for (const auto& [group, sample] : of_a) {
@@ -279,7 +279,7 @@ TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[
                              [](RolloutBody& b) { b.prompt_id = kNotUtf8; }));
   }
   CHECK(trainer.in_flight("a") <= 1);
-  trainer.state().grant(groups(2, 4, 4, 0));
+  trainer.grant(groups(2, 4, 4, 0));
   CHECK(trainer.in_flight("a") <= 1);
   CHECK(trainer.in_flight("b") >= 12);
   const Samples one = trainer.take_credits("a");
@@ -291,9 +291,9 @@ TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[
 
 TEST_CASE("a worker that never stages the weights keeps no share after the deadline",
           "[bad-workers]") {
-  StartedTrainer trainer({{"good", 64}}, be_patient);
+  StartedTrainer trainer({{"good", 64}}, never_time_out);
   trainer.hello("mute", 64);
-  trainer.state().grant(groups(0, 8, 4, 0));
+  trainer.grant(groups(0, 8, 4, 0));
   CHECK(trainer.in_flight("good") == 16);
   for (int i = 0; i < 11; ++i) {
     trainer.advance(milliseconds(1000));
@@ -306,18 +306,18 @@ TEST_CASE("a worker that never stages the weights keeps no share after the deadl
   trainer.publish(1);
   trainer.commit("good", 1);
   trainer.ready("good", 1);
-  trainer.state().grant(groups(8, 8, 4, 0));
+  trainer.grant(groups(8, 8, 4, 0));
   CHECK(trainer.in_flight("good") == 64);
   trainer.commit("mute", 1);
   trainer.ready("mute", 1);
-  trainer.state().grant(groups(16, 8, 4, 0));
+  trainer.grant(groups(16, 8, 4, 0));
   CHECK(trainer.in_flight("mute") == 32);  // it came in the end
 }
 
 TEST_CASE("a worker's capacity counts up to what may be in flight at all", "[bad-workers]") {
   StartedTrainer trainer({{"good", 64}, {"boaster", 1 << 24}},
                          [](TrainerOptions& o) { o.max_queued_rollouts = 64; });
-  trainer.state().grant(groups(0, 8, 4, 0));
+  trainer.grant(groups(0, 8, 4, 0));
   CHECK(trainer.in_flight("good") == 16);
   CHECK(trainer.in_flight("boaster") == 16);
 }

@@ -49,6 +49,14 @@ Result<Rollout> decode(const Frames& frames, const Limits& limits = {}) {
   return decode_rollout(message.value(), limits);
 }
 
+std::vector<FlatRollout> flat(const std::vector<Rollout>& rollouts) {
+  std::vector<FlatRollout> messages;
+  for (const Rollout& rollout : rollouts) {
+    messages.push_back(flatten_rollout(rollout));
+  }
+  return messages;
+}
+
 TEST_CASE("rollouts round-trip alone and in batches", "[codec]") {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     const Rollout r = make_rollout(seed, 1, 2, seed);
@@ -58,14 +66,16 @@ TEST_CASE("rollouts round-trip alone and in batches", "[codec]") {
   }
   for (const int count : {0, 1, 17}) {
     const std::vector<Rollout> batch = many(3, count);
-    const auto back = decode_rollouts(encode_rollouts(batch));
+    const auto messages = split_messages(join_messages(flat(batch)));
+    REQUIRE(messages.ok());
+    const auto back = read_rollouts(messages.value());
     REQUIRE(back.ok());
     CHECK(back.value() == batch);
   }
   REQUIRE(make_rollout(5, 1, 4, 2).branches.size() == 3);  // those were among them
   Rollout bad = make_rollout(1, 0, 1);
   bad.logprobs.pop_back();
-  CHECK(decode_rollouts(encode_rollouts(std::vector{bad})).error().reason == Reason::kLengths);
+  CHECK(decode(frames_of(encode_rollout(bad))).error().reason == Reason::kLengths);
 }
 
 // An old peer sends no such frame; a careless one sends it misshapen or too long.
@@ -147,9 +157,9 @@ TEST_CASE("the frames of routed experts come together, shaped and bounded", "[co
 }
 
 TEST_CASE("every truncation and 10000 random mutations of a batch are refused", "[codec]") {
-  const std::vector<uint8_t> good = encode_rollouts(many(11, 3));
+  const std::vector<uint8_t> good = join_messages(flat(many(11, 3)));
   for (std::size_t length = 0; length < good.size(); ++length) {
-    REQUIRE_FALSE(decode_rollouts(std::span(good).first(length)).ok());
+    REQUIRE_FALSE(split_messages(std::span(good).first(length)).ok());
   }
   std::mt19937 rng(5);
   for (int round = 0; round < 10000; ++round) {
@@ -158,7 +168,7 @@ TEST_CASE("every truncation and 10000 random mutations of a batch are refused", 
       bytes[rng() % bytes.size()] ^= static_cast<uint8_t>(1 + rng() % 255);
     }
     if (bytes != good) {
-      REQUIRE_FALSE(decode_rollouts(bytes).ok());
+      REQUIRE_FALSE(split_messages(bytes).ok());
     }
   }
 }
@@ -284,17 +294,17 @@ TEST_CASE("manifests round-trip and survive mutation", "[codec]") {
   }
 }
 
-TEST_CASE("a batch is packed under the limits that it is given", "[codec]") {
+TEST_CASE("a rollout is flattened under the limits that it is given", "[codec]") {
   Limits wide;
   wide.max_header_bytes = 256 * 1024;
   Rollout r = make_rollout(1, 0, 2, 1);
   for (char c = 'a'; c < 'u'; ++c) {
     r.rewards.emplace_back(std::string(4096, c), 1.0);
   }
-  const std::vector<Rollout> batch{r};
-  const auto back = decode_rollouts(encode_rollouts(batch, wide), wide);
+  const std::vector<FlatRollout> batch{flatten_rollout(r, wide)};
+  const auto back = read_rollouts(batch, wide);
   REQUIRE(back.ok());
-  CHECK(back.value() == batch);
+  CHECK(back.value() == std::vector{r});
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST_CASE("every so many versions one is dense for everybody", "[delta]") {
 
 TEST_CASE("a worker at the base takes the changes, a late one the whole", "[delta][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   DeltaChain chain({.full_every = 4});
   TestWorker a(trainer.rollout_address(), "a");
   std::vector<uint64_t> served;
@@ -231,7 +231,7 @@ TEST_CASE("a worker at the base takes the changes, a late one the whole", "[delt
 
 TEST_CASE("changes that do not verify end in the published weights", "[delta][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   TestWorker worker(trainer.rollout_address(), "a");
   const Snapshot base = sparse_version(0);
   trainer.publish(base);
@@ -255,7 +255,7 @@ TEST_CASE("changes that do not verify end in the published weights", "[delta][en
 
 TEST_CASE("a worker that skipped a version gets the next one whole", "[delta][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   const Snapshot v0 = sparse_version(0);
   trainer.publish(v0);
   TestWorker worker(trainer.rollout_address(), "a");

@@ -13,12 +13,20 @@
 
 namespace ringside::bridge::test {
 
-class DirectTrainer {
+class DirectTrainer : private HandGranted {
  public:
-  explicit DirectTrainer(const TrainerOptions& options)
-      : trainer_term_(options.trainer_term), state_(options, "tcp://127.0.0.1:1") {}
+  explicit DirectTrainer(TrainerOptions options)
+      : HandGranted(options),
+        trainer_term_(options.trainer_term),
+        state_(options, "tcp://127.0.0.1:1") {}
 
   TrainerState& state() { return state_; }
+  void grant(const std::vector<TestGroup>& groups) { state_.open_steps(1, grants.add(groups)); }
+  // The next rollout in order of arrival; nullopt when there is none.
+  std::optional<Rollout> pop() {
+    state_.collect();
+    return admitted->take(state_.counters().groups.delivered);
+  }
   void publish(int64_t version) {
     state_.publish(make_snapshot("run", trainer_term_, version, make_tensors(version)));
   }
@@ -100,7 +108,7 @@ class DirectTrainer {
   std::set<std::pair<int64_t, int32_t>> take_credits(const std::string& worker) {
     std::set<std::pair<int64_t, int32_t>> samples;
     for (const CreditBody& credit : bodies<CreditBody>(worker, MessageType::kCredit)) {
-      for (const GrantBody& group : credit.groups) {
+      for (const Grant& group : credit.groups) {
         for (const int32_t sample : group.sample_indices) {
           samples.insert({group.group_id, sample});
         }

@@ -74,7 +74,7 @@ class DirectWorker {
       if (granted == nullptr) {
         continue;
       }
-      for (const GrantedGroup& group : granted->groups) {
+      for (const Grant& group : granted->groups) {
         for (const int32_t sample : group.sample_indices) {
           samples.emplace_back(group.group_id, sample);
         }

@@ -14,19 +14,22 @@
 #include "rollout_bridge/worker/worker_endpoint.h"
 #include "rollout_bridge/worker/worker_queue.h"
 #include "tests/rollout_bridge/samples.h"
+#include "tests/support/hand_granted.h"
 
 namespace ringside::bridge::test {
 
 inline constexpr std::chrono::milliseconds kPatience{20000};
 
-inline TrainerOptions trainer_options(const TempDir& dir) {
+// ungranted_size: see HandGrants.
+inline TrainerOptions trainer_options(const TempDir& dir, int32_t ungranted_size = 4) {
   TrainerOptions o;
   o.run_id = "run";
   o.trainer_term = 1;
-  o.journal_directory = dir.path() / "journal";
-  o.fsync = FsyncPolicy::kOff;
+  o.journal.directory = dir.path() / "journal";
+  o.journal.fsync = FsyncPolicy::kOff;
   o.heartbeat_interval = std::chrono::milliseconds(100);
   o.worker_timeout = std::chrono::milliseconds(1500);
+  o.policy = HandGrants(ungranted_size).policy();
   return o;
 }
 
@@ -40,9 +43,9 @@ inline WorkerOptions worker_options(const std::string& address, const std::strin
   return o;
 }
 
-inline std::vector<GroupGrant> groups(int64_t first, int64_t count, int32_t size,
-                                      int64_t min_version) {
-  std::vector<GroupGrant> out;
+inline std::vector<TestGroup> groups(int64_t first, int64_t count, int32_t size,
+                                     int64_t min_version) {
+  std::vector<TestGroup> out;
   for (int64_t g = first; g < first + count; ++g) {
     out.push_back({g, size, min_version});
   }
@@ -61,7 +64,7 @@ bool eventually(Condition condition) {
 
 // Pops until `count` rollouts are there; fewer when the patience runs out. A (group, sample) that
 // comes twice ends the collection short.
-inline std::vector<Rollout> collect(TrainerEndpoint& trainer, std::size_t count) {
+inline std::vector<Rollout> collect(TestTrainer& trainer, std::size_t count) {
   std::vector<Rollout> out;
   std::set<std::pair<int64_t, int32_t>> seen;
   const auto until = std::chrono::steady_clock::now() + kPatience;

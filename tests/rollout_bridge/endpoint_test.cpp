@@ -16,7 +16,7 @@ using namespace test;
 
 TEST_CASE("two workers take weights, sample and end", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker a(trainer.rollout_address(), "a");
   TestWorker b(trainer.rollout_address(), "b");
@@ -45,7 +45,7 @@ TEST_CASE("two workers take weights, sample and end", "[endpoint]") {
 
 TEST_CASE("a worker that dies is replaced and every sample comes once", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   auto dying =
       std::make_unique<TestWorker>(trainer.rollout_address(), "a", Habit{.max_rollouts = 5});
@@ -67,7 +67,7 @@ TEST_CASE("a worker that dies is replaced and every sample comes once", "[endpoi
 
 TEST_CASE("a late joiner gets the newest weights only", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   for (int64_t v = 0; v < 5; ++v) {
     trainer.publish(make_snapshot("run", 1, v, make_tensors(v)));
   }
@@ -82,7 +82,7 @@ TEST_CASE("a late joiner gets the newest weights only", "[endpoint]") {
 
 TEST_CASE("the same rollout twice is acknowledged and delivered once", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker worker(trainer.rollout_address(), "a", Habit{.repeat = 3});
   trainer.grant(groups(0, 5, 2, 0));
@@ -94,7 +94,7 @@ TEST_CASE("the same rollout twice is acknowledged and delivered once", "[endpoin
 
 TEST_CASE("damaged weights are not installed, whole ones are", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   // The bytes change behind the manifest's back: each chunk arrives whole, the tensor is wrong.
   auto floats = std::make_shared<std::vector<float>>(3000, 1.0F);
   const Buffer buffer{floats, std::as_bytes(std::span(*floats))};
@@ -114,7 +114,7 @@ TEST_CASE("damaged weights are not installed, whole ones are", "[endpoint]") {
 
 TEST_CASE("a worker whose installed bytes differ gets no work", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker liar(trainer.rollout_address(), "liar", Habit{.wrong_roots = 1000});
   trainer.grant(groups(0, 2, 2, 0));
@@ -129,7 +129,7 @@ TEST_CASE("a worker whose installed bytes differ gets no work", "[endpoint]") {
 
 TEST_CASE("failed samples are asked for again", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker worker(trainer.rollout_address(), "a", Habit{.failures = 3});
   trainer.grant(groups(0, 4, 4, 0));
@@ -145,7 +145,7 @@ TEST_CASE("grants stop at the capacity of the queue", "[endpoint]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.max_queued_rollouts = 8;
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   TestWorker worker(trainer.rollout_address(), "a");
   trainer.grant(groups(0, 10, 4, 0));
@@ -158,7 +158,7 @@ TEST_CASE("grants stop at the capacity of the queue", "[endpoint]") {
 
 TEST_CASE("noise on the sockets is counted and answered, and work goes on", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   zmq::context_t context;
   zmq::socket_t noise(context, zmq::socket_type::dealer);
@@ -198,7 +198,7 @@ TEST_CASE("a worker that falls silent on a live connection is lost", "[endpoint]
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.worker_timeout = std::chrono::milliseconds(300);
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   BareWorker silent(trainer.rollout_address());
   REQUIRE(silent.await<WelcomeBody>(MessageType::kWelcome).has_value());
   CHECK(eventually([&] { return trainer.counters().lost_workers == 1; }));
@@ -212,7 +212,7 @@ TEST_CASE("a worker that falls silent on a live connection is lost", "[endpoint]
 
 TEST_CASE("a gap in the sequence ends the session, not the trainer", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   BareWorker lossy(trainer.rollout_address());
   REQUIRE(lossy.await<WelcomeBody>(MessageType::kWelcome).has_value());
   lossy.send(make_payload(MessageType::kReady, ReadyBody{0}), 3);
@@ -224,7 +224,7 @@ TEST_CASE("a gap in the sequence ends the session, not the trainer", "[endpoint]
 
 TEST_CASE("an invalid rollout is rejected by name and its sample asked for again", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   BareWorker worker(trainer.rollout_address());
   const auto offer = worker.await<WeightsBody>(MessageType::kWeightsOffer);
@@ -264,7 +264,7 @@ TEST_CASE("unsafe addresses and bad options are refused", "[endpoint]") {
 
 TEST_CASE("another run and an old incarnation are refused for good", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   const auto failure = [&](WorkerOptions options) -> std::string {
     WorkerEndpoint worker(std::move(options));
     for (const auto until = std::chrono::steady_clock::now() + kPatience;

@@ -44,14 +44,14 @@ TEST_CASE("held-out prompts go before training, to the workers that have them", 
   const TempDir dir;
   DirectTrainer trainer(evaluating_options(dir));
   trainer.publish(0);
-  trainer.state().grant(groups(0, 4, 2, 0));
+  trainer.grant(groups(0, 4, 2, 0));
   trainer.state().open_evaluation(2, 2);
   bring_in(trainer, "other", {});
   CHECK(trainer.take_credits("other") == Samples{{0, 0}, {0, 1}, {1, 0}, {1, 1}});
   bring_in(trainer, "a", held_out_settings());
   std::vector<int64_t> numbers;
   for (const auto& credit : trainer.bodies<CreditBody>("a", MessageType::kCredit)) {
-    for (const GrantBody& group : credit.groups) {
+    for (const Grant& group : credit.groups) {
       numbers.push_back(group.held_out);
       CHECK(group.group_id == kFirst + group.held_out);
       CHECK(group.sample_indices == std::vector<int32_t>{0, 1});
@@ -93,7 +93,7 @@ TEST_CASE("an evaluation returns every sample once and leaves the journal alone"
     CHECK(trainer.state().counters().journal_bytes == journalled);
     CHECK(trainer.state().counters().accepted == 0);
     CHECK(trainer.state().counters().evaluated == 4);
-    CHECK_FALSE(trainer.state().pop().has_value());
+    CHECK_FALSE(trainer.pop().has_value());
     const auto samples = trainer.state().take_evaluation();
     REQUIRE(samples.has_value());
     REQUIRE(samples->size() == 4);
@@ -110,7 +110,7 @@ TEST_CASE("an evaluation returns every sample once and leaves the journal alone"
   TrainerOptions later = evaluating_options(dir);
   later.trainer_term = 2;
   DirectTrainer again(later);
-  CHECK_FALSE(again.state().pop().has_value());
+  CHECK_FALSE(again.pop().has_value());
 }
 
 TEST_CASE("samples of a worker that is lost or leaves are made by another", "[evaluation]") {

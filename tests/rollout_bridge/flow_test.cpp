@@ -111,7 +111,7 @@ class Crowd {
       } else if (out.payload.type == MessageType::kCredit) {
         const auto credit = message.body<CreditBody>().value();
         worker.window = credit.window_bytes;
-        for (const GrantBody& g : credit.groups) {
+        for (const Grant& g : credit.groups) {
           for (const int32_t s : g.sample_indices) {
             worker.made.push_back(sized_rollout(g.group_id, s, g.group_size, 1 + rng() % 4000));
             sizes_[worker.made.back().rollout_id] =
@@ -149,16 +149,16 @@ TEST_CASE("eight workers that send as fast as they may stay within the trainer's
     for (uint32_t seed = 0; seed < 4; ++seed) {
       std::mt19937 rng(seed);
       Crowd crowd(8, budget);
-      crowd.trainer().state().grant(groups(0, 60, 8, 0));
-      std::size_t popped = 0;
-      for (int round = 0; popped < 480 && round < 200000; ++round) {
+      crowd.trainer().grant(groups(0, 60, 8, 0));
+      uint64_t collected = 0;
+      for (int round = 0; collected < 480 && round < 200000; ++round) {
         Eager& worker = crowd.workers()[rng() % 8];
         crowd.read(worker, rng);
         while (crowd.send(worker) && rng() % 4 != 0) {
         }
         // A trainer that is slower than they are.
-        if (rng() % 8 == 0 && crowd.trainer().state().pop()) {
-          ++popped;
+        if (rng() % 8 == 0 && crowd.trainer().state().collect()) {
+          collected = crowd.trainer().state().counters().accepted;
         }
         if (round % 50 == 0) {
           crowd.trainer().heartbeat(worker.id, "ready", 0,
@@ -168,7 +168,7 @@ TEST_CASE("eight workers that send as fast as they may stay within the trainer's
         REQUIRE(c.queued_bytes + c.promised_bytes <= static_cast<uint64_t>(budget));
       }
       const BridgeCounters c = crowd.trainer().state().counters();
-      CHECK(popped == 480);
+      CHECK(collected == 480);
       CHECK(c.busy == 0);
       CHECK(c.peak_bytes <= static_cast<uint64_t>(budget));
       CHECK(2 * c.peak_bytes > static_cast<uint64_t>(budget));  // it was used
@@ -179,7 +179,7 @@ TEST_CASE("eight workers that send as fast as they may stay within the trainer's
 TEST_CASE("a trainer whose queue fills up closes the windows and opens them again", "[flow]") {
   std::mt19937 rng(1);
   Crowd crowd(2, 300 * kKiB);
-  crowd.trainer().state().grant(groups(0, 20, 8, 0));
+  crowd.trainer().grant(groups(0, 20, 8, 0));
   const auto send_all = [&] {
     for (bool any = true; any;) {
       any = false;
@@ -196,18 +196,10 @@ TEST_CASE("a trainer whose queue fills up closes the windows and opens them agai
   const uint64_t full = crowd.trainer().state().counters().accepted;
   CHECK(full > 4);
   CHECK(full < 160);
-  std::size_t popped = 0;
-  while (popped < 160) {
-    while (crowd.trainer().state().pop()) {
-      ++popped;
-    }
-    const uint64_t before = crowd.trainer().state().counters().accepted;
+  while (crowd.trainer().state().collect()) {
     send_all();
-    if (crowd.trainer().state().counters().accepted == before && popped < 160) {
-      break;
-    }
   }
-  CHECK(popped == 160);
+  CHECK(crowd.trainer().state().counters().accepted == 160);
   CHECK(crowd.trainer().state().counters().busy == 0);
 }
 
@@ -219,7 +211,7 @@ TEST_CASE("no work goes to a worker without room for what comes of it", "[flow]"
   trainer.publish(0);
   trainer.bring_in("a", 0);
   trainer.bring_in("b", 0);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   const auto in_flight = [&] {
     const auto workers = trainer.state().workers();
     return std::pair(workers.at(0).in_flight_samples, workers.at(1).in_flight_samples);
@@ -236,12 +228,12 @@ TEST_CASE("a worker that holds all the work it takes learns when its window open
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 4);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   const AckBody ack = trainer.deliver("a", sized_rollout(0, 0, 4, 4000));
   CHECK(ack.status == "ACCEPTED");
   CHECK(ack.window_bytes == 0);  // the queue holds half of all there is
   trainer.heartbeat("a", "paused");
-  REQUIRE(trainer.state().pop().has_value());
+  REQUIRE(trainer.state().collect());
   const auto credits = trainer.bodies<CreditBody>("a", MessageType::kCredit);
   REQUIRE(credits.size() == 1);
   CHECK(credits[0].groups.empty());
@@ -256,14 +248,14 @@ TEST_CASE("a worker that ignores windows is held by BUSY", "[flow]") {
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("old", 0, 64);
-  trainer.state().grant(groups(0, 1, 32, 0));
+  trainer.grant(groups(0, 1, 32, 0));
   int accepted = 0, busy = 0;
   for (int32_t sample = 0; sample < 32; ++sample) {
     const Rollout r = sized_rollout(0, sample, 32, 2000);
     while (trainer.deliver("old", r).status == "BUSY") {
       ++busy;
       REQUIRE(trainer.state().counters().queued_bytes <= options.max_queued_bytes);
-      REQUIRE(trainer.state().pop().has_value());
+      REQUIRE(trainer.state().collect());
     }
     ++accepted;
   }
@@ -278,7 +270,7 @@ TEST_CASE("endpoints keep to the windows they are told", "[flow][endpoint]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.max_queued_bytes = 200 * kKiB;
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   std::vector<std::unique_ptr<TestWorker>> workers;
   for (int i = 0; i < 8; ++i) {

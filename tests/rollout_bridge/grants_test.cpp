@@ -15,7 +15,7 @@ using Samples = std::set<std::pair<int64_t, int32_t>>;
 
 TEST_CASE("workers that are ready share a step in proportion to their capacity", "[grants]") {
   StartedTrainer trainer({{"a", 256}, {"b", 256}, {"c", 512}});
-  trainer.state().grant(groups(0, 32, 8, 0));
+  trainer.grant(groups(0, 32, 8, 0));
   CHECK(trainer.in_flight("a") == 64);
   CHECK(trainer.in_flight("b") == 64);
   CHECK(trainer.in_flight("c") == 128);
@@ -39,7 +39,7 @@ TEST_CASE("workers that are ready share a step in proportion to their capacity",
 TEST_CASE("the share of a worker that still takes the weights is kept for it", "[grants]") {
   StartedTrainer trainer({{"a", 64}, {"b", 64}});
   trainer.publish(1);
-  trainer.state().grant(groups(0, 8, 8, 1));
+  trainer.grant(groups(0, 8, 8, 1));
   CHECK(trainer.in_flight("a") + trainer.in_flight("b") == 0);
   trainer.commit("a", 1);
   trainer.ready("a", 1);
@@ -65,7 +65,7 @@ TEST_CASE("the share of a worker that still takes the weights is kept for it", "
 
 TEST_CASE("a worker that joins in the middle of a step gets a share of what waits", "[grants]") {
   StartedTrainer trainer({{"a", 8}});
-  trainer.state().grant(groups(0, 8, 4, 0));
+  trainer.grant(groups(0, 8, 4, 0));
   CHECK(trainer.in_flight("a") == 8);
   trainer.bring_in("b", 0, 16);
   CHECK(trainer.in_flight("a") == 8);
@@ -76,7 +76,7 @@ TEST_CASE("a worker that joins in the middle of a step gets a share of what wait
 
 TEST_CASE("a group that is larger than a worker's capacity is sampled in parts", "[grants]") {
   StartedTrainer trainer({{"a", 4}});
-  trainer.state().grant(groups(0, 1, 10, 0));
+  trainer.grant(groups(0, 1, 10, 0));
   CHECK(trainer.in_flight("a") == 4);
   trainer.bring_in("b", 0, 3);
   CHECK(trainer.in_flight("b") == 3);
@@ -94,7 +94,7 @@ TEST_CASE("fewer groups than workers are split over them", "[grants]") {
   for (const std::string worker : {"a", "b", "c", "d"}) {
     trainer.bring_in(worker, 0, 16);
   }
-  trainer.state().grant(groups(0, 1, 8, 0));
+  trainer.grant(groups(0, 1, 8, 0));
   for (const std::string worker : {"a", "b", "c", "d"}) {
     CHECK(trainer.in_flight(worker) == 2);
   }
@@ -116,7 +116,7 @@ TEST_CASE("no ready worker idles while work waits, and none is given more than i
     };
     join();
     const int32_t size = 1 + static_cast<int32_t>(rng() % 12);
-    trainer.state().grant(groups(0, 40, size, 0));
+    trainer.grant(groups(0, 40, size, 0));
     const int64_t total = 40 * size;
     std::map<std::string, Samples> held;
     for (int64_t done = 0; done < total;) {
@@ -157,7 +157,7 @@ void be_patient(TrainerOptions& options) {
 
 TEST_CASE("a worker that heartbeats and never answers loses its samples to another", "[grants]") {
   StartedTrainer trainer({{"mute", 8}, {"good", 8}}, be_patient);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   const Samples lost = trainer.take_credits("mute");
   REQUIRE(lost.size() == 4);
   for (const auto& [group, sample] : trainer.take_credits("good")) {
@@ -175,7 +175,7 @@ TEST_CASE("a worker that heartbeats and never answers loses its samples to anoth
   CHECK(trainer.events_with("worker mute has not answered for 4 samples") == 1);
   CHECK(trainer.state().counters().reassigned == 4);
   // Until it answers it gets nothing while another worker is ready.
-  trainer.state().grant(groups(2, 4, 4, 0));
+  trainer.grant(groups(2, 4, 4, 0));
   CHECK(trainer.in_flight("mute") == 0);
   CHECK(trainer.in_flight("good") == 8);
   // Late, and first: it counts, and the worker takes part again.
@@ -188,7 +188,7 @@ TEST_CASE("a worker that heartbeats and never answers loses its samples to anoth
 
 TEST_CASE("the only worker keeps work that is overdue, and the log says so", "[grants]") {
   StartedTrainer trainer({{"slow", 8}}, be_patient);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("slow").size() == 4);
   trainer.advance(milliseconds(5100));
   for (int again = 0; again < 3; ++again) {
@@ -220,7 +220,7 @@ std::size_t answer(StartedTrainer& trainer, const std::string& worker, int32_t s
 Samples withdrawn_from(DirectTrainer& trainer, const std::string& worker) {
   Samples samples;
   for (const CreditBody& credit : trainer.bodies<CreditBody>(worker, MessageType::kCredit)) {
-    for (const WithdrawnBody& group : credit.withdrawn) {
+    for (const Withdrawal& group : credit.withdrawn) {
       for (const int32_t sample : group.sample_indices) {
         samples.insert({group.group_id, sample});
       }
@@ -231,7 +231,7 @@ Samples withdrawn_from(DirectTrainer& trainer, const std::string& worker) {
 
 TEST_CASE("an idle worker takes over late samples, half of them at a time", "[grants]") {
   StartedTrainer trainer({{"fast", 32}, {"slow", 32}}, be_patient);
-  trainer.state().grant(groups(0, 8, 4, 0));
+  trainer.grant(groups(0, 8, 4, 0));
   const Samples of_slow = trainer.take_credits("slow");
   REQUIRE(of_slow.size() == 16);
   trainer.advance(milliseconds(100));
@@ -257,7 +257,7 @@ TEST_CASE("an idle worker takes over late samples, half of them at a time", "[gr
 
 TEST_CASE("of two rollouts of a sample that was taken over the first counts", "[grants]") {
   StartedTrainer trainer({{"fast", 4}, {"slow", 4}}, be_patient);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   trainer.advance(milliseconds(100));
   REQUIRE(answer(trainer, "fast", 4) == 4);
   trainer.advance(milliseconds(200));
@@ -274,7 +274,7 @@ TEST_CASE("a worker that lost late samples gets smaller shares while it is slowe
   StartedTrainer trainer({{"fast", 128}, {"slow", 128}}, be_patient);
   std::vector<int64_t> shares;
   for (int64_t step = 0; step < 12; ++step) {
-    trainer.state().grant(groups(16 * step, 16, 4, 0));
+    trainer.grant(groups(16 * step, 16, 4, 0));
     shares.push_back(trainer.in_flight("slow"));
     Samples held = trainer.take_credits("slow");
     const auto all = static_cast<uint64_t>(64 * (step + 1));
@@ -298,7 +298,7 @@ TEST_CASE("a worker that lost late samples gets smaller shares while it is slowe
 
 TEST_CASE("a sample is left with its worker as long as others need for theirs", "[grants]") {
   StartedTrainer trainer({{"a", 4}, {"b", 4}}, be_patient);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   trainer.advance(milliseconds(1000));
   REQUIRE(answer(trainer, "a", 4) == 4);
   trainer.advance(milliseconds(900));
@@ -312,13 +312,13 @@ TEST_CASE("a sample is left with its worker as long as others need for theirs", 
 TEST_CASE("a worker that was passed over gets work again when the one in its place does not answer",
           "[grants]") {
   StartedTrainer trainer({{"a", 4}}, be_patient);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   trainer.bring_in("b", 0, 4);
   trainer.advance(milliseconds(5100));
   trainer.tick();
   REQUIRE(trainer.take_credits("b").size() == 4);
-  trainer.state().grant(groups(1, 1, 4, 0));
+  trainer.grant(groups(1, 1, 4, 0));
   CHECK(trainer.in_flight("a") == 0);
   trainer.advance(milliseconds(5100));
   trainer.tick();
@@ -335,7 +335,7 @@ TEST_CASE("a step of 16,384 prompts with 64 samples each goes out in messages th
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 1 << 20);
-  trainer.state().grant(groups(0, 16384, 64, 0));
+  trainer.grant(groups(0, 16384, 64, 0));
   CHECK(trainer.in_flight("a") == 1 << 20);
   const Session& session = trainer.state().sessions().at("a/1");
   for (const Outgoing& out : session.outbox) {
@@ -352,7 +352,7 @@ TEST_CASE("groups of the largest size fit into messages as well", "[grants]") {
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 1 << 16);
-  trainer.state().grant(groups(0, 16, options.limits.max_group_size, 0));
+  trainer.grant(groups(0, 16, options.limits.max_group_size, 0));
   CHECK(trainer.take_credits("a").size() == 1 << 16);
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/rollout_bridge/samples.h"
+#include "tests/support/hand_granted.h"
 
 namespace ringside::bridge {
 namespace {
@@ -19,9 +20,34 @@ constexpr Origin kBefore = Origin::kEarlierStart;
 
 WorkDivision::Time at(int64_t ms) { return WorkDivision::Time(std::chrono::milliseconds(ms)); }
 
+// A ledger whose groups are granted by hand, and whose consumed groups no journal knows.
+struct Consumed {
+  IdSet consumed;
+};
+class HandLedger : private Consumed, public GroupLedger {
+ public:
+  explicit HandLedger(int32_t max_attempts, IdSet granted_before = {},
+                      const test::HandGrants& groups = test::HandGrants(2))
+      : GroupLedger({max_attempts, 0, groups.policy()}, consumed, std::move(granted_before)),
+        groups_(groups) {}
+  void grant(const test::TestGroup& group) {
+    groups_.add({group});
+    consumed.erase(group.group_id);
+    GroupLedger::grant(group.group_id);
+  }
+  std::vector<int64_t> deliver(const Rollout& rollout) { return GroupLedger::deliver(rollout, {}); }
+  void consume(int64_t group_id) {
+    consumed.insert(group_id);
+    (void)forget(group_id);
+  }
+
+ private:
+  test::HandGrants groups_;
+};
+
 // What one worker gets that is alone.
-std::vector<GrantedGroup> assign(GroupLedger& ledger, const std::string& worker, int64_t version,
-                                 int64_t capacity, int64_t room = kPlenty, int64_t ms = 0) {
+std::vector<Grant> assign(GroupLedger& ledger, const std::string& worker, int64_t version,
+                          int64_t capacity, int64_t room = kPlenty, int64_t ms = 0) {
   const WorkerShare share{worker, version, capacity, true};
   return ledger.work().assign(std::span(&share, 1), room, at(ms))[worker];
 }
@@ -35,7 +61,7 @@ IdSet ids(std::initializer_list<int64_t> members) {
 }
 
 TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({0, 4, 5});
   ledger.grant({1, 4, 0});
   ledger.grant({2, 2, 0});
@@ -58,7 +84,7 @@ TEST_CASE("groups go out whole, oldest first, to a worker that is fresh enough",
 
 TEST_CASE("a lost worker's missing samples are asked for again, delivered ones are not",
           "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({7, 3, 0});
   REQUIRE(assign(ledger, "a", 0, 8).size() == 1);
   CHECK(ledger.deliver(make_rollout(7, 1, 3)).empty());
@@ -75,7 +101,7 @@ TEST_CASE("a lost worker's missing samples are asked for again, delivered ones a
 }
 
 TEST_CASE("failed samples are retried up to the limit, then delivered as they are", "[ledger]") {
-  GroupLedger ledger({2, 0, nullptr});
+  HandLedger ledger(2);
   ledger.grant({1, 1, 0});
   REQUIRE(assign(ledger, "a", 0, 1).size() == 1);
   Rollout failed = make_rollout(1, 0, 1);
@@ -92,8 +118,7 @@ TEST_CASE("failed samples are retried up to the limit, then delivered as they ar
 // broken.
 TEST_CASE("a failed sample of a group that is not granted is dropped, and asked for with the group",
           "[ledger]") {
-  GroupLedger ledger({1, 0, nullptr});
-  ledger.restore(ids({1}), {});
+  HandLedger ledger(1, ids({1}));
   Rollout failed = make_rollout(1, 0, 2);
   failed.finish_reason = FinishReason::kAborted;
   REQUIRE(ledger.judge(failed, "a", kBefore).value() == Verdict::kRetry);
@@ -109,7 +134,7 @@ TEST_CASE("a failed sample of a group that is not granted is dropped, and asked 
 }
 
 TEST_CASE("a lower priority number goes out before an older grant", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({7, 1, 0, 4});
   ledger.grant({8, 1, 0, 4});
   ledger.grant({9, 1, 0, 3});
@@ -122,7 +147,7 @@ TEST_CASE("a lower priority number goes out before an older grant", "[ledger]") 
 
 // A replayed rollout of a step that is over consumes a group that nobody granted.
 TEST_CASE("consuming an ungranted group takes no other group out of the queue", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({10, 1, 0});
   CHECK(ledger.deliver(make_rollout(4, 0, 2)).empty());
   ledger.consume(4);
@@ -132,7 +157,7 @@ TEST_CASE("consuming an ungranted group takes no other group out of the queue", 
 }
 
 TEST_CASE("consumed groups stay shut until they are granted anew", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({4, 1, 0});
   CHECK(ledger.deliver(make_rollout(4, 0, 1)).empty());
   ledger.consume(4);
@@ -145,7 +170,7 @@ TEST_CASE("consumed groups stay shut until they are granted anew", "[ledger]") {
 }
 
 TEST_CASE("nobody takes another worker's sample away", "[ledger]") {
-  GroupLedger ledger({2, 0, nullptr});
+  HandLedger ledger(2);
   ledger.grant({5, 2, 0});
   REQUIRE(assign(ledger, "a", 0, 2).size() == 1);
   const auto reason = [&](const Rollout& r, const std::string& worker) {
@@ -173,13 +198,13 @@ TEST_CASE("nobody takes another worker's sample away", "[ledger]") {
   const auto never = ledger.judge(make_rollout(6, 0, 2), "c", kBefore);
   REQUIRE_FALSE(never.ok());
   CHECK(never.error().reason == Reason::kUnknownGroup);
-  ledger.restore(ids({6}), {});
-  CHECK(ledger.judge(make_rollout(6, 0, 2), "c", kBefore).value() == Verdict::kNew);
-  CHECK_FALSE(ledger.judge(make_rollout(6, 0, 2), "c", kNow).ok());  // this start did not grant it
+  const HandLedger later(2, ids({6}));
+  CHECK(later.judge(make_rollout(6, 0, 2), "c", kBefore).value() == Verdict::kNew);
+  CHECK_FALSE(later.judge(make_rollout(6, 0, 2), "c", kNow).ok());  // this start did not grant it
 }
 
 TEST_CASE("a rollout with a token older than the grant allows is stale", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({1, 1, 4});
   REQUIRE(assign(ledger, "a", 4, 1).size() == 1);
   Rollout r = make_rollout(1, 0, 1);
@@ -192,7 +217,7 @@ TEST_CASE("a rollout with a token older than the grant allows is stale", "[ledge
 }
 
 TEST_CASE("overdue(t) lists and revokes samples granted before t only", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   for (int64_t g = 0; g < 3; ++g) {
     ledger.grant({g, 2, 0});
   }
@@ -212,7 +237,7 @@ TEST_CASE("overdue(t) lists and revokes samples granted before t only", "[ledger
 }
 
 TEST_CASE("a failure of a worker that was given up is one try, and only one", "[ledger]") {
-  GroupLedger ledger({3, 0, nullptr});
+  HandLedger ledger(3);
   ledger.grant({5, 1, 0});
   REQUIRE(assign(ledger, "a", 0, 1).size() == 1);
   CHECK(ledger.work().release("a").groups == 1);
@@ -231,7 +256,7 @@ TEST_CASE("a failure of a worker that was given up is one try, and only one", "[
 TEST_CASE("random histories deliver every sample exactly once", "[ledger]") {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 rng(seed);
-    GroupLedger ledger({3, 0, nullptr});
+    HandLedger ledger(3);
     constexpr int kGroups = 12;
     for (int g = 0; g < kGroups; ++g) {
       ledger.grant({g, 3, 0});

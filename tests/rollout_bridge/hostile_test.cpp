@@ -13,6 +13,7 @@
 #include "rollout_bridge/trainer/trainer_state.h"
 #include "rollout_bridge/weights/delta_codec.h"
 #include "tests/rollout_bridge/bare_worker.h"
+#include "tests/rollout_bridge/direct_trainer.h"
 
 namespace ringside::bridge {
 namespace {
@@ -76,7 +77,7 @@ TEST_CASE("the weights socket gives a client without the right key nothing", "[h
   const KeyPair good = make_key_pair();
   TrainerOptions options = trainer_options(dir);
   options.curve = CurveServer{trainer_keys.secret_key, {{good.public_key, "good box"}}};
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   const auto gets_nothing = [&](auto set_up) {
     Asker stranger(trainer.weights_address(), set_up);
@@ -108,7 +109,7 @@ TEST_CASE("the weights socket gives a client without the right key nothing", "[h
 
 TEST_CASE("what the weights socket refuses is counted by reason", "[hostile]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   Asker asker(trainer.weights_address(), [](zmq::socket_t&) {});
   std::array<uint64_t, kReasonCount> expected{};
@@ -142,7 +143,7 @@ TEST_CASE("what the weights socket refuses is counted by reason", "[hostile]") {
 
 TEST_CASE("messages on the rollouts socket are counted, taken or not", "[hostile]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   Asker stranger(trainer.rollout_address(), [](zmq::socket_t&) {});
   for (uint64_t i = 1; i <= 3; ++i) {
     stranger.send("no map");
@@ -250,9 +251,9 @@ TEST_CASE("a journal whose ranges are none is refused", "[hostile]") {
 TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no start",
           "[hostile]") {
   const TempDir dir;
-  TrainerOptions options = trainer_options(dir);
+  TrainerOptions options = trainer_options(dir, /*ungranted_size=*/1);
   {
-    Journal journal({.directory = options.journal_directory, .run_id = "run"});
+    Journal journal({{.directory = options.journal.directory}, "run"});
     for (const int32_t size : {1, 1000}) {
       const Payload payload = encode_rollout(make_rollout(5, size - 1, size));
       const Header header{payload.type, "run", 1, "w", 1, 1};
@@ -262,13 +263,13 @@ TEST_CASE("a journal whose rollouts contradict each other, or are none, stops no
   }
   options.trainer_term = 2;
   options.newest_of_term = {{1, 100}};
-  TrainerState state(options, "tcp://127.0.0.1:1");
-  const auto first = state.pop();
+  DirectTrainer trainer(options);
+  const auto first = trainer.pop();
   REQUIRE(first.has_value());
   CHECK(first->group_size == 1);
-  CHECK_FALSE(state.pop().has_value());
+  CHECK_FALSE(trainer.pop().has_value());
   std::string told;
-  for (const BridgeEvent& event : state.drain_events()) {
+  for (const BridgeEvent& event : trainer.state().drain_events()) {
     told += event.text + "\n";
   }
   CHECK(told.find("journal: 1 rollouts dropped (invalid_field)") != std::string::npos);

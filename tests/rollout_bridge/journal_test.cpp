@@ -48,8 +48,8 @@ TEST_CASE("unconsumed rollouts are replayed in order, consumed ones are not", "[
   Journal journal(options(dir));
   const auto back = journal.take_replayed();
   REQUIRE(back.size() == 4);
-  CHECK(back[0] == make_rollout(0, 0, 2));
-  CHECK(back[3] == make_rollout(2, 1, 2));
+  CHECK(back[0].rollout == make_rollout(0, 0, 2));
+  CHECK(back[3].rollout == make_rollout(2, 1, 2));
   CHECK(journal.consumed().contains(1));
   CHECK(journal.consumed().contains(40));
   CHECK_FALSE(journal.consumed().contains(0));
@@ -71,7 +71,7 @@ TEST_CASE("a reopened group stays open but its old rollouts stay gone", "[journa
   Journal journal(options(dir));
   const auto back = journal.take_replayed();
   REQUIRE(back.size() == 1);
-  CHECK(back[0].sample_index == 1);
+  CHECK(back[0].rollout.sample_index == 1);
   CHECK_FALSE(journal.consumed().contains(3));
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("a process killed while it appends loses nothing it had finished", "[j
   const auto back = journal.take_replayed();
   REQUIRE(back.size() >= static_cast<std::size_t>(acknowledged) + 1);
   for (int i = 0; i <= acknowledged; ++i) {
-    REQUIRE(back[static_cast<std::size_t>(i)] == make_rollout(i, 0, 1));
+    REQUIRE(back[static_cast<std::size_t>(i)].rollout == make_rollout(i, 0, 1));
   }
 }
 
@@ -197,8 +197,8 @@ TEST_CASE("compaction keeps the living and the memory of the consumed", "[journa
   Journal journal(o);
   const auto back = journal.take_replayed();
   REQUIRE(back.size() == 2);
-  CHECK(back[0] == make_rollout(39, 0, 1));
-  CHECK(back[1] == make_rollout(50, 0, 1));
+  CHECK(back[0].rollout == make_rollout(39, 0, 1));
+  CHECK(back[1].rollout == make_rollout(50, 0, 1));
   for (int64_t i = 0; i < 39; ++i) {
     CHECK(journal.consumed().contains(i));
   }
@@ -269,7 +269,7 @@ TEST_CASE("at its limit the journal takes nothing, until a checkpoint makes room
   }
   const auto back = Journal(o).take_replayed();
   REQUIRE(back.size() == 3);
-  CHECK(back[2] == make_rollout(taken, 0, 1));
+  CHECK(back[2].rollout == make_rollout(taken, 0, 1));
 }
 
 void limit_files(rlim_t bytes) {
@@ -335,8 +335,8 @@ TEST_CASE("on a full disk the journal says so, stays whole and goes on with room
     CHECK(journal.consumed().contains(1));
     const auto back = journal.take_replayed();
     REQUIRE(back.size() == 4);
-    CHECK(back[2] == make_rollout(0, 0, 1, 2));
-    CHECK(back[3] == make_rollout(4, 0, 1));
+    CHECK(back[2].rollout == make_rollout(0, 0, 1, 2));
+    CHECK(back[3].rollout == make_rollout(4, 0, 1));
   }
 }
 

@@ -31,7 +31,7 @@ TEST_CASE("a worker says that nobody takes connections at the trainer's address"
 
 TEST_CASE("a worker that is in has no reason to wait", "[endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   const WorkerEndpoint worker(worker_options(trainer.rollout_address(), "w"));
   CHECK(eventually([&] { return worker.report().joined; }));
   CHECK(worker.report().why.empty());
@@ -43,7 +43,7 @@ TEST_CASE("a worker says why CURVE does not let it in", "[endpoint][security]") 
   const KeyPair good = make_key_pair();
   TrainerOptions options = trainer_options(dir);
   options.curve = CurveServer{keys.secret_key, {{good.public_key, "good box"}}};
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   WorkerOptions mine = worker_options(trainer.rollout_address(), "w");
   SECTION("no keys") {
     const WorkerEndpoint worker(mine);
@@ -65,7 +65,7 @@ TEST_CASE("a worker says why CURVE does not let it in", "[endpoint][security]") 
 
 TEST_CASE("leaving after END takes no time, whether the trainer is there or not", "[endpoint]") {
   const TempDir dir;
-  auto trainer = std::make_unique<TrainerEndpoint>(trainer_options(dir));
+  auto trainer = std::make_unique<TestTrainer>(trainer_options(dir));
   WorkerEndpoint worker(worker_options(trainer->rollout_address(), "w"));
   REQUIRE(eventually([&] { return worker.report().joined; }));
   trainer->end("done");
@@ -84,7 +84,7 @@ TEST_CASE("leaving after END takes no time, whether the trainer is there or not"
 
 TEST_CASE("leaving a trainer that died takes no time", "[endpoint]") {
   const TempDir dir;
-  auto trainer = std::make_unique<TrainerEndpoint>(trainer_options(dir));
+  auto trainer = std::make_unique<TestTrainer>(trainer_options(dir));
   WorkerEndpoint worker(worker_options(trainer->rollout_address(), "w"));
   REQUIRE(eventually([&] { return worker.report().joined; }));
   trainer.reset();

@@ -47,7 +47,7 @@ TEST_CASE("payloads that are small together come in one chunk", "[delta][endpoin
   CHECK(root_hash_of(named(*again.take())) == next->manifest.root_hash);
 
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   TestWorker worker(trainer.rollout_address(), "a");
   trainer.publish(base);
   REQUIRE(trainer.wait_for_commit(0, 1, kPatience));
@@ -139,7 +139,7 @@ TEST_CASE("few changes come with their offer, many are asked for", "[delta][endp
       return make_snapshot("run", 1, version, {{"w", "BF16", {1 << 20}, Buffer::own(words)}});
     };
     const TempDir dir;
-    TrainerEndpoint trainer(trainer_options(dir));
+    TestTrainer trainer(trainer_options(dir));
     TestWorker worker(trainer.rollout_address(), "a");
     const Snapshot base = at_version(0);
     trainer.publish(base);

@@ -81,7 +81,7 @@ bool serve(const std::string& key_folder, const Settings& settings) {
   options.worker_timeout = std::chrono::milliseconds(5000);
   options.curve = keys_in(key_folder);
   options.settings = settings;
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   DeltaChain chain({});
   const auto first = make_snapshot("run", 3, 0, python_tensors(0));
   trainer.publish(chain.extend(first));

@@ -17,8 +17,8 @@ namespace {
 
 using namespace test;
 
-TrainerOptions fixed_options(const TempDir& dir) {
-  TrainerOptions o = trainer_options(dir);
+TrainerOptions fixed_options(const TempDir& dir, int32_t ungranted_size = 4) {
+  TrainerOptions o = trainer_options(dir, ungranted_size);
   o.rollout_address = "ipc://" + (dir.path() / "rollouts").string();
   o.weights_address = "ipc://" + (dir.path() / "weights").string();
   o.trainer_term = next_trainer_term(dir.path() / "state");
@@ -34,20 +34,19 @@ TEST_CASE("a restarted trainer gets everything, its workers come back", "[recove
   TestWorker worker(options.rollout_address, "a");
   std::set<std::pair<int64_t, int32_t>> first;
   {
-    TrainerEndpoint trainer(options);
+    TestTrainer trainer(options);
     trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 6, 4, 0));
     for (const Rollout& r : collect(trainer, 24)) {
       first.insert({r.group_id, r.sample_index});
     }
     REQUIRE(first.size() == 24);
-    const int64_t done[] = {0, 1};
-    trainer.mark_consumed(done);
+    trainer.checkpointed(2);             // of groups 0 and 1
     trainer.grant(groups(6, 2, 4, 99));  // never handed out: no such version yet
   }
   options = fixed_options(dir);
   REQUIRE(options.trainer_term == 2);
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.grant(groups(2, 6, 4, 1));  // the groups after the checkpoint
   const auto replayed = collect(trainer, 16);
   REQUIRE(replayed.size() == 16);
@@ -79,7 +78,7 @@ TEST_CASE("a trainer that comes back at another address is found", "[recovery]")
   };
   TestWorker worker(found_by_name, {});
   {
-    TrainerEndpoint trainer(options);
+    TestTrainer trainer(options);
     trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 1, 4, 0));
     REQUIRE(collect(trainer, 4).size() == 4);
@@ -87,7 +86,7 @@ TEST_CASE("a trainer that comes back at another address is found", "[recovery]")
   options = fixed_options(dir);
   options.rollout_address += "-elsewhere";
   options.weights_address += "-elsewhere";
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   {
     const std::lock_guard lock(mutex);
     now_at = options.rollout_address;
@@ -100,9 +99,9 @@ TEST_CASE("a trainer that comes back at another address is found", "[recovery]")
 
 TEST_CASE("rollouts made while the trainer is away are sent again", "[recovery]") {
   const TempDir dir;
-  TrainerOptions options = fixed_options(dir);
+  TrainerOptions options = fixed_options(dir, 5);
   WorkerEndpoint worker(worker_options(options.rollout_address, "a"));
-  auto trainer = std::make_unique<TrainerEndpoint>(options);
+  auto trainer = std::make_unique<TestTrainer>(options);
   REQUIRE(worker.poll(kPatience).has_value());  // Connected
   trainer->grant(groups(0, 1, 5, 0));
   trainer.reset();
@@ -110,8 +109,8 @@ TEST_CASE("rollouts made while the trainer is away are sent again", "[recovery]"
     REQUIRE(worker.send_rollout(make_rollout(0, s, 5), std::chrono::milliseconds(100)).ok());
   }
   CHECK(worker.pending() == 5);
-  options = fixed_options(dir);
-  trainer = std::make_unique<TrainerEndpoint>(options);
+  options = fixed_options(dir, 5);
+  trainer = std::make_unique<TestTrainer>(options);
   CHECK(collect(*trainer, 5).size() == 5);
   CHECK(worker.bye("done", kPatience));
   CHECK(trainer->workers().empty());
@@ -140,7 +139,7 @@ TEST_CASE("kill -9 of the trainer loses no acknowledged rollout", "[recovery]") 
   TrainerOptions options = fixed_options(dir);
   const pid_t child = ::fork();
   if (child == 0) {
-    TrainerEndpoint trainer(options);
+    TestTrainer trainer(options);
     trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
     trainer.grant(groups(0, 40, 4, 0));
     while (trainer.counters().accepted < 60) {
@@ -153,7 +152,7 @@ TEST_CASE("kill -9 of the trainer loses no acknowledged rollout", "[recovery]") 
   ::waitpid(child, &status, 0);
   REQUIRE(WIFSIGNALED(status));
   options = fixed_options(dir);
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.publish(make_snapshot("run", options.trainer_term, 0, make_tensors(0)));
   trainer.grant(groups(0, 40, 4, 0));
   CHECK(collect(trainer, 160).size() == 160);

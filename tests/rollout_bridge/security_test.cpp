@@ -32,7 +32,7 @@ struct Keys {
 // A worker with the right keys, from HELLO to rollouts that are acknowledged.
 class GoodWorker {
  public:
-  GoodWorker(TrainerEndpoint& trainer, const CurveClient& keys)
+  GoodWorker(TestTrainer& trainer, const CurveClient& keys)
       : trainer_(trainer), worker_(trainer.rollout_address(), &keys, "good") {
     const auto offer = worker_.await<WeightsBody>(MessageType::kWeightsOffer);
     REQUIRE(offer.has_value());
@@ -52,7 +52,7 @@ class GoodWorker {
   }
 
  private:
-  TrainerEndpoint& trainer_;
+  TestTrainer& trainer_;
   BareWorker worker_;
   uint64_t seq_ = 1;
 };
@@ -79,7 +79,7 @@ class Stranger {
   zmq::socket_t socket_;
 };
 
-bool told(TrainerEndpoint& trainer, const std::string& text) {
+bool told(TestTrainer& trainer, const std::string& text) {
   bool found = false;
   std::string all;
   const bool out = eventually([&] {
@@ -96,7 +96,7 @@ bool told(TrainerEndpoint& trainer, const std::string& text) {
 }
 
 // Waits for a denial; then whatever would have been answered is there.
-void check_denied(TrainerEndpoint& trainer, Stranger& stranger, const std::string& cause) {
+void check_denied(TestTrainer& trainer, Stranger& stranger, const std::string& cause) {
   INFO(cause);
   CHECK(eventually([&] { return trainer.counters().denied > 0; }));
   CHECK(told(trainer, cause));
@@ -108,7 +108,7 @@ void check_denied(TrainerEndpoint& trainer, Stranger& stranger, const std::strin
 TEST_CASE("a connection without the right keys gets nothing", "[security]") {
   const TempDir dir;
   const Keys keys;
-  TrainerEndpoint trainer(keys.trainer_options(dir));
+  TestTrainer trainer(keys.trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   GoodWorker good(trainer, keys.client(keys.good));
   CHECK(told(trainer, "key 'good box'"));
@@ -147,7 +147,7 @@ TEST_CASE("a connection without the right keys gets nothing", "[security]") {
 TEST_CASE("a recorded conversation opens nothing when it is played again", "[security]") {
   const TempDir dir;
   const Keys keys;
-  TrainerEndpoint trainer(keys.trainer_options(dir));
+  TestTrainer trainer(keys.trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   RecordingProxy proxy(trainer.rollout_address());
   std::string heard;
@@ -191,7 +191,7 @@ TEST_CASE("a worker with keys tells nothing to a trainer without the right one",
 TEST_CASE("a key speaks for its own session only", "[security]") {
   const TempDir dir;
   const Keys keys;
-  TrainerEndpoint trainer(keys.trainer_options(dir));
+  TestTrainer trainer(keys.trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   GoodWorker good(trainer, keys.client(keys.good));
   const CurveClient other = keys.client(keys.other);

@@ -139,7 +139,7 @@ TEST_CASE("a snapshot lies in its block as the manifest counts", "[shared]") {
 TEST_CASE("a worker beside the trainer needs no wire for weights, one elsewhere does",
           "[shared][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   TestWorker beside(trainer.rollout_address(), "beside");
   SharedBlocks blocks;
   DeltaChain chain({.full_every = 100});
@@ -164,7 +164,7 @@ TEST_CASE("a worker beside the trainer needs no wire for weights, one elsewhere 
 TEST_CASE("memory that holds other bytes by now sends the worker to the wire",
           "[shared][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   TestWorker worker(trainer.rollout_address(), "a");
   SharedBlocks blocks;
   const Snapshot whole = in_block(blocks, 0);

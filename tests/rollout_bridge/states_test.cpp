@@ -34,7 +34,7 @@ TEST_CASE("a worker walks from JOIN to BYE", "[states]") {
   CHECK(trainer.state_of("a") == "sync");
   trainer.commit("a", 0);
   CHECK(trainer.state_of("a") == "sync");
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   CHECK(granted(trainer, "a") == 0);
   trainer.ready("a", 0);
   CHECK(trainer.state_of("a") == "ready");
@@ -45,10 +45,9 @@ TEST_CASE("a worker walks from JOIN to BYE", "[states]") {
   CHECK(trainer.state_of("a") == "sync");
   trainer.ready("a", 1);
   CHECK(trainer.state_of("a") == "ready");
-  CHECK(trainer.state().committed_workers(1) == 1);
+  CHECK(trainer.state().workers().at(0).version == 1);
   trainer.say("a", make_payload(MessageType::kBye, EndBody{"done"}));
   CHECK(trainer.state_of("a") == "bye");
-  CHECK(trainer.state().committed_workers(1) == 0);
   CHECK(trainer.bodies<EndBody>("a", MessageType::kBye).size() == 1);
   trainer.state().sweep();
   CHECK(trainer.state_of("a").empty());
@@ -75,11 +74,11 @@ TEST_CASE("PAUSED keeps the grants, gets no more, and has a deadline of its own"
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 8);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   CHECK(granted(trainer, "a") == 4);
   trainer.heartbeat("a", "paused", 5000);  // its own code is silent: it waits for its server
   CHECK(trainer.state_of("a") == "paused");
-  trainer.state().grant(groups(1, 1, 4, 0));
+  trainer.grant(groups(1, 1, 4, 0));
   CHECK(granted(trainer, "a") == 0);
   CHECK(trainer.state().workers().at(0).in_flight_samples == 4);
   CHECK(trainer.deliver("a", rollout_under(0, 0, 0, 4)).status == "ACCEPTED");
@@ -111,7 +110,7 @@ TEST_CASE("QUARANTINED from every state that installs, and out by a commit that 
   const TempDir dir;
   DirectTrainer trainer(trainer_options(dir));
   trainer.publish(0);
-  trainer.state().grant(groups(0, 2, 4, 0));
+  trainer.grant(groups(0, 2, 4, 0));
   const std::string wrong(32, '0');
   for (const std::string from : {"sync", "ready", "paused"}) {
     trainer.hello(from);
@@ -141,7 +140,7 @@ TEST_CASE("workers come and go: BYE gives the groups back at once", "[states]") 
   DirectTrainer trainer(trainer_options(dir));
   trainer.publish(0);
   trainer.bring_in("a", 0);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(granted(trainer, "a") == 4);
   CHECK(trainer.deliver("a", rollout_under(0, 0, 2, 4)).status == "ACCEPTED");
   trainer.bring_in("b", 0);
@@ -162,7 +161,7 @@ TEST_CASE("what a worker may not send is refused by name", "[states]") {
   DirectTrainer trainer(trainer_options(dir));
   trainer.publish(2);
   trainer.bring_in("a", 2);
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(granted(trainer, "a") == 4);
   trainer.bring_in("b", 2);
   const auto refused = [&](const std::string& worker, const Rollout& r, Reason reason) {
@@ -198,7 +197,7 @@ TEST_CASE("a refused rollout gives back its own worker's sample and no other's",
   DirectTrainer trainer(trainer_options(dir));
   trainer.publish(0);
   trainer.bring_in("a", 0);
-  trainer.state().grant(groups(0, 1, 1, 0));
+  trainer.grant(groups(0, 1, 1, 0));
   REQUIRE(granted(trainer, "a") == 1);
   trainer.bring_in("b", 0);
   Payload broken = encode_rollout(rollout_under(0, 0, 0, 1));
@@ -220,7 +219,7 @@ TEST_CASE("late rollouts of a worker that was given up are judged by what is mis
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0);
-  trainer.state().grant(groups(0, 1, 2, 0));
+  trainer.grant(groups(0, 1, 2, 0));
   REQUIRE(granted(trainer, "a") == 2);
   trainer.heartbeat("a", "ready", 1999);
   CHECK(trainer.state_of("a") == "ready");
@@ -242,10 +241,10 @@ TEST_CASE("a worker that hangs is given up, stays away, and comes back with its 
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
   options.progress_timeout = milliseconds(400);
-  TrainerEndpoint trainer(options);
+  TestTrainer trainer(options);
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   WorkerEndpoint hanging(worker_options(trainer.rollout_address(), "hanging"));
-  std::vector<GrantedGroup> work;
+  std::vector<Grant> work;
   trainer.grant(groups(0, 1, 2, 0));
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (work.empty() && std::chrono::steady_clock::now() < until) {
@@ -279,7 +278,7 @@ TEST_CASE("a worker that hangs is given up, stays away, and comes back with its 
 
 TEST_CASE("a paused endpoint gets no work until it resumes", "[states][endpoint]") {
   const TempDir dir;
-  TrainerEndpoint trainer(trainer_options(dir));
+  TestTrainer trainer(trainer_options(dir));
   trainer.publish(make_snapshot("run", 1, 0, make_tensors(0)));
   WorkerEndpoint worker(worker_options(trainer.rollout_address(), "a"));
   std::size_t samples = 0;
@@ -317,11 +316,11 @@ TEST_CASE("a paused endpoint gets no work until it resumes", "[states][endpoint]
 TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir);
-  options.journal_max_bytes = 6000;
+  options.journal.max_bytes = 6000;
   DirectTrainer trainer(options);
   trainer.publish(0);
   trainer.bring_in("a", 0, 64);
-  trainer.state().grant(groups(0, 32, 1, 0));
+  trainer.grant(groups(0, 32, 1, 0));
   int64_t taken = 0;
   while (trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED") {
     ++taken;
@@ -332,12 +331,8 @@ TEST_CASE("a full journal means BUSY, said once, and nothing is lost", "[states]
     CHECK(trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "BUSY");
   }
   CHECK(trainer.state().counters().journal_refused == 4);
-  CHECK(trainer.state().counters().journal_bytes <= options.journal_max_bytes);
-  std::vector<int64_t> consumed;
-  for (int64_t id = 0; id < taken; ++id) {
-    consumed.push_back(id);
-  }
-  trainer.state().mark_consumed(consumed);
+  CHECK(trainer.state().counters().journal_bytes <= options.journal.max_bytes);
+  trainer.state().checkpointed(taken);  // of a group each
   CHECK(trainer.deliver("a", rollout_under(0, taken, 0, 1)).status == "ACCEPTED");
   int waits = 0, goes_on = 0;
   for (const BridgeEvent& event : trainer.state().drain_events()) {

@@ -29,7 +29,7 @@ Payload hello_of(int64_t capacity) {
 
 TEST_CASE("HELLO under a routing id that names another worker is refused", "[terms]") {
   StartedTrainer trainer({{"a", 32}});
-  trainer.state().grant(groups(0, 8, 4, 0));
+  trainer.grant(groups(0, 8, 4, 0));
   REQUIRE(trainer.in_flight("a") == 32);
   const std::vector<Header> strangers = {{MessageType::kHello, "run", 1, "b", 1, 1},
                                          {MessageType::kHello, "run", 1, "a", 2, 1}};
@@ -51,7 +51,7 @@ TEST_CASE(
     "a message under another worker's name ends the session, and its samples are asked for anew",
     "[terms]") {
   StartedTrainer trainer({{"a", 4}});
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.in_flight("a") == 4);
   trainer.say_as("a/1", {MessageType::kHeartbeat, "run", 1, "b", 1, 4},
                  make_payload(MessageType::kHeartbeat, HeartbeatBody{"ready", 0, 0, 0, 0}));
@@ -62,7 +62,7 @@ TEST_CASE(
 
 TEST_CASE("a second HELLO on the same connection starts the session anew", "[terms]") {
   StartedTrainer trainer({{"a", 4}});
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   trainer.hello("a");
   CHECK(trainer.state_of("a") == "sync");
@@ -92,7 +92,7 @@ Rollout rollout_of_start(int64_t trainer_term, int64_t version, int64_t group, i
 
 TEST_CASE("a first start takes no rollout of an earlier one", "[terms]") {
   StartedTrainer trainer({{"a", 4}});
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   const uint64_t before = trainer.state().counters().journal_bytes;
   for (const int64_t group : {0, 7}) {
     const AckBody ack = trainer.deliver("a", rollout_of_start(0, 0, group, 0));
@@ -109,10 +109,9 @@ TEST_CASE("after a restart, only groups granted by the previous trainer are acce
   {
     DirectTrainer first(options_of_start(dir, 1));
     first.publish(0);
-    first.state().grant(groups(0, 2, 4, 0));
-    first.state().grant(groups(int64_t{1} << 40, 1, 4, 0));
-    const int64_t done[] = {0};
-    first.state().mark_consumed(done);
+    first.grant(groups(0, 2, 4, 0));
+    first.grant(groups(int64_t{1} << 40, 1, 4, 0));
+    first.state().checkpointed(1);  // of group 0
   }
   DirectTrainer second(options_of_start(dir, 2, {{1, 0}}));
   second.hello("a");
@@ -133,14 +132,14 @@ TEST_CASE("a rollout of weights that a restart lost is refused alone, its group 
   {
     DirectTrainer first(options_of_start(dir, 1));
     first.publish(0);
-    first.state().grant(groups(0, 1, 4, 0));
+    first.grant(groups(0, 1, 4, 0));
   }
   DirectTrainer second(options_of_start(dir, 2, {{1, 3}}));
   second.publish(3);
   second.bring_in("a", 3, 4);
   second.bring_in("b", 3, 4);
-  second.state().grant(groups(0, 1, 4, 3));
-  second.state().grant(groups(1, 1, 4, 3));
+  second.grant(groups(0, 1, 4, 3));
+  second.grant(groups(1, 1, 4, 3));
   const auto held = second.take_credits("a");
   REQUIRE(held.size() == 4);
   const int64_t group = held.begin()->first;
@@ -167,7 +166,7 @@ TEST_CASE("a rollout older than its group allows is asked for again, its sibling
     trainer.publish(version);
   }
   trainer.bring_in("a", 2, 4);
-  trainer.state().grant(groups(0, 1, 4, 1));
+  trainer.grant(groups(0, 1, 4, 1));
   REQUIRE(trainer.take_credits("a").size() == 4);
   CHECK(trainer.deliver("a", rollout_of_start(1, 1, 0, 0)).status == "ACCEPTED");
   Rollout mixed = rollout_of_start(1, 2, 0, 1);
@@ -190,7 +189,7 @@ TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not t
       first.publish(version);
     }
     first.bring_in("a", 1, 8);
-    first.state().grant(groups(0, 2, 4, 0));
+    first.grant(groups(0, 2, 4, 0));
     for (const int64_t version : {0, 1}) {
       REQUIRE(first.deliver("a", rollout_of_start(1, version, version, 0)).status == "ACCEPTED");
     }
@@ -198,21 +197,21 @@ TEST_CASE("a journal's rollouts of lost weights or of an unknown start are not t
   {
     DirectTrainer second(options_of_start(dir, 2, {{1, 0}}));
     CHECK(second.events_with("1 rollouts of the journal") == 1);
-    const auto taken = second.state().pop();
+    const auto taken = second.pop();
     REQUIRE(taken.has_value());
     CHECK(taken->group_id == 0);
-    CHECK_FALSE(second.state().pop().has_value());
+    CHECK_FALSE(second.pop().has_value());
     second.publish(0);
     second.bring_in("a", 0, 8);
-    second.state().grant(groups(0, 2, 4, 0));
+    second.grant(groups(0, 2, 4, 0));
     CHECK(second.take_credits("a").contains({1, 0}));  // sampled again
     CHECK(second.deliver("a", rollout_of_start(2, 0, 1, 0, 9)).status == "ACCEPTED");
   }
   DirectTrainer third(options_of_start(dir, 3, {{2, 0}}));  // of the first start nobody knows
-  const auto taken = third.state().pop();
+  const auto taken = third.pop();
   REQUIRE(taken.has_value());
   CHECK(taken->trainer_term == 2);
-  CHECK_FALSE(third.state().pop().has_value());
+  CHECK_FALSE(third.pop().has_value());
 }
 
 // What a later version of the program may read out of it is not cut down to what this one knows.
@@ -224,7 +223,7 @@ TEST_CASE("the journal holds a rollout's frames as they came", "[terms]") {
     DirectTrainer trainer(options_of_start(dir, 1));
     trainer.publish(0);
     trainer.bring_in("a", 0, 4);
-    trainer.state().grant(groups(0, 1, 4, 0));
+    trainer.grant(groups(0, 1, 4, 0));
     trainer.say("a", payload);
     REQUIRE(trainer.state().counters().accepted == 1);
   }
@@ -233,9 +232,31 @@ TEST_CASE("the journal holds a rollout's frames as they came", "[terms]") {
   const std::string file{std::istreambuf_iterator<char>(in), {}};
   CHECK(file.find(std::string(flat.begin(), flat.end())) != std::string::npos);
   DirectTrainer next(options_of_start(dir, 2, {{1, 0}}));
-  const auto replayed = next.state().pop();
+  const auto replayed = next.pop();
   REQUIRE(replayed.has_value());
   CHECK(*replayed == rollout_of_start(1, 0, 0, 0));
+}
+
+// The other ranks of the trainer decode what the worker has encoded: nothing is encoded again.
+TEST_CASE("a step's rollouts are taken as the bytes that came, also out of the journal",
+          "[terms]") {
+  const TempDir dir;
+  Payload payload = encode_rollout(rollout_under(0, 0, 0, 1));
+  payload.add("later", "U8", {5}, Buffer::own(std::vector<uint8_t>{'l', 'a', 't', 'e', 'r'}));
+  const auto flat = flatten(pack_header({payload.type, "run", 1, "a", 1, 4}, payload), payload);
+  {
+    DirectTrainer trainer(options_of_start(dir, 1));
+    trainer.publish(0);
+    trainer.bring_in("a", 0, 4);
+    trainer.grant(groups(0, 1, 1, 0));
+    trainer.say("a", payload);
+    CHECK(trainer.state().take(1) == std::vector<FlatRollout>{flat});
+  }
+  TrainerOptions again = options_of_start(dir, 2, {{1, 0}});
+  again.policy = HandGrants(1).policy();
+  DirectTrainer next(again);
+  next.grant(groups(0, 1, 1, 0));
+  CHECK(next.state().take(1) == std::vector<FlatRollout>{flat});
 }
 
 TEST_CASE("weights of long ago verify, and of a wrong root the truth is said", "[terms]") {
@@ -267,7 +288,7 @@ struct MistypedBody {
 
 TEST_CASE("a rollout whose body does not parse holds no sample for ever", "[terms]") {
   StartedTrainer trainer({{"a", 4}});
-  trainer.state().grant(groups(0, 1, 4, 0));
+  trainer.grant(groups(0, 1, 4, 0));
   REQUIRE(trainer.take_credits("a").size() == 4);
   Payload broken = encode_rollout(rollout_of_start(1, 0, 0, 2));
   SECTION("it still names its sample") {

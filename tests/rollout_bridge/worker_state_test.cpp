@@ -7,17 +7,17 @@
 
 using namespace ringside::bridge;
 using namespace ringside::bridge::test;
-using Samples = std::vector<std::pair<int64_t, int32_t>>;
+using SampleNames = std::vector<std::pair<int64_t, int32_t>>;
 
 TEST_CASE("samples granted again in a new session reach the owner again", "[worker]") {
   DirectWorker worker;
   worker.join();
   worker.grant(7, {0, 1, 2});
-  CHECK(worker.granted() == Samples{{7, 0}, {7, 1}, {7, 2}});
+  CHECK(worker.granted() == SampleNames{{7, 0}, {7, 1}, {7, 2}});
   worker.cut();
   worker.join();
   worker.grant(7, {0, 1, 2});
-  CHECK(worker.granted() == Samples{{7, 0}, {7, 1}, {7, 2}});
+  CHECK(worker.granted() == SampleNames{{7, 0}, {7, 1}, {7, 2}});
 }
 
 TEST_CASE("a sample whose rollout waits for its acknowledgement is not granted again", "[worker]") {
@@ -30,7 +30,7 @@ TEST_CASE("a sample whose rollout waits for its acknowledgement is not granted a
   worker.cut();
   worker.join();
   worker.grant(7, {0, 1});
-  CHECK(worker.granted() == Samples{{7, 1}});
+  CHECK(worker.granted() == SampleNames{{7, 1}});
 }
 
 TEST_CASE(
@@ -51,7 +51,7 @@ TEST_CASE(
     worker.ack(rollout.rollout_id, "ACCEPTED");
     CHECK(worker.state().rollouts().size() == 0);
   }
-  CHECK(worker.granted() == Samples{{7, 1}});
+  CHECK(worker.granted() == SampleNames{{7, 1}});
 }
 
 TEST_CASE("a session that ended for lack of progress is followed by none until there is progress",
@@ -111,7 +111,7 @@ TEST_CASE("a sample granted after its rollout was answered is sampled again", "[
     (void)worker.sent();
     worker.ack(rollout.rollout_id, status);
     worker.grant(7, {0}, 1);
-    CHECK(worker.granted() == Samples{{7, 0}});
+    CHECK(worker.granted() == SampleNames{{7, 0}});
   }
 }
 

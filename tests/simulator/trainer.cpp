@@ -27,16 +27,16 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   TrainerOptions o;
   o.run_id = kRunId;
   o.trainer_term = trainer_term;
-  o.journal_directory = "/journal";
-  o.fsync = plan.fsync;
-  o.journal_compact_bytes = plan.journal_compact_bytes;
-  o.journal_max_bytes = plan.journal_max_bytes;
+  o.journal.directory = "/journal";
+  o.journal.fsync = plan.fsync;
+  o.journal.compact_bytes = plan.journal_compact_bytes;
+  o.journal.max_bytes = plan.journal_max_bytes;
   o.window_bytes = plan.window_bytes;
   o.assignment_timeout = plan.assignment_timeout;
   o.settings.held_out = kHeldOut;
   o.max_queued_rollouts = 2 * (1 + plan.max_staleness) * plan.prompts_per_step * plan.group_size;
   // The world owns the disk, and outlives every journal.
-  o.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
+  o.journal.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
   return o;
 }
 
@@ -74,7 +74,7 @@ void SimTrainer::start() {
   }
   ++trainer_term_;
   const uint64_t life = ++life_;
-  policy_ = std::make_shared<rl::StepPolicy>(rules_of(plan_, checkpoint_ + 1));
+  policy_ = rl::step_policy(rules_of(plan_, checkpoint_ + 1));
   TrainerOptions options = options_of(plan_, trainer_term_, world_.disk);
   options.policy = policy_;
   int64_t lowest = checkpoint_;
@@ -219,11 +219,10 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
 // The ids of the rollouts that the journal gives back.
 std::set<std::string> SimTrainer::journalled() const {
   const TrainerOptions o = options_of(plan_, trainer_term_, world_.disk);
-  Journal journal(
-      {.directory = o.journal_directory, .run_id = o.run_id, .fsync = o.fsync, .files = o.files});
+  Journal journal({o.journal, o.run_id});
   std::set<std::string> ids;
-  for (const Rollout& rollout : journal.take_replayed()) {
-    ids.insert(rollout.rollout_id);
+  for (const Journal::Record& record : journal.take_replayed()) {
+    ids.insert(record.rollout.rollout_id);
   }
   return ids;
 }
@@ -250,14 +249,15 @@ void SimTrainer::publish(int64_t version) {
 // The judge's side of a slot that the ledger may consume: of every round.
 void SimTrainer::release(int64_t first_group) {
   world_.trace("trainer: slot " + std::to_string(first_group) + " may be released");
-  for (std::optional<int64_t> group = first_group; group; group = policy_->next_round(*group)) {
+  for (std::optional<int64_t> group = first_group; group;
+       group = policy_.rule_of(*group).next_round) {
     world_.judge.released(*group);
   }
 }
 
 void SimTrainer::checkpoint() {
-  const GroupRange groups{policy_->first_groups(checkpoint_ + 1).begin,
-                          policy_->first_groups(step_).end};
+  const GroupRange groups{policy_.first_groups(checkpoint_ + 1).begin,
+                          policy_.first_groups(step_).end};
   checkpoint_ = step_;
   checkpoint_content_ = content_;
   flush();  // acknowledgements of these groups count before they are released
@@ -272,20 +272,21 @@ void SimTrainer::train_if_ready() {
     return;
   }
   state_->collect();
-  const auto rollouts = state_->take(step_ + 1);
-  if (!rollouts) {
+  const auto messages = state_->take(step_ + 1);
+  if (!messages) {
     return;
   }
+  const std::vector<Rollout> rollouts = read_rollouts(*messages).value();
   unrestorable_.clear();
-  for (const Rollout& r : *rollouts) {
+  for (const Rollout& r : rollouts) {
     world_.judge.popped(r);
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
                                  r.versions.back().version > checkpoint_;
     if (of_lost_weights) {
-      unrestorable_.push_back(policy_->first_group(r.group_id));
+      unrestorable_.push_back(policy_.rule_of(r.group_id).first_group);
     }
   }
-  world_.judge.trained(step_ + 1, *rollouts, plan_.prompts_per_step * plan_.group_size,
+  world_.judge.trained(step_ + 1, rollouts, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {

@@ -1,4 +1,4 @@
-// A simulated trainer: the product's TrainerState, Journal and StepPolicy, with an owner that
+// A simulated trainer: the product's TrainerState, Journal and step_policy(), with an owner that
 // takes, trains, publishes and checkpoints as the product's does, and dies and starts again on
 // request.
 #pragma once
@@ -102,7 +102,7 @@ class SimTrainer final : public TrainerPort {
   // The process.
   uint64_t life_ = 0;
   std::unique_ptr<bridge::TrainerState> state_;
-  std::shared_ptr<const rl::StepPolicy> policy_;
+  bridge::GroupPolicy policy_;
   std::unique_ptr<bridge::DeltaChain> chain_;
   std::deque<std::shared_ptr<const bridge::WeightSnapshot>> held_;
   std::deque<std::pair<std::string, Packet>> inbox_;

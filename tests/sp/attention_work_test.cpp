@@ -16,7 +16,7 @@ struct Pack {
   bool shared = true;  // documents have ancestors in common
 };
 
-std::vector<Pack> packs() {
+std::vector<Pack> work_packs() {
   std::vector<sp::Segment> group{{-1, 24}};
   for (int64_t c = 0; c < 8; ++c) {
     group.push_back({0, 20 + c});
@@ -52,7 +52,7 @@ void print(const char* name, const char* pass, const test::OpCounts& counts) {
 }  // namespace
 
 TEST_CASE("one ring rank runs a micro-batch in one varlen call a pass") {
-  for (const Pack& pack : packs()) {
+  for (const Pack& pack : work_packs()) {
     INFO(pack.name);
     const test::Problem p = test::make_problem(pack.forest, {4, 2, 8});
     const auto plan = std::make_shared<const sp::AttentionPlan>(
@@ -76,7 +76,7 @@ TEST_CASE("one ring rank runs a micro-batch in one varlen call a pass") {
 }
 
 TEST_CASE("a layer makes no index table") {
-  test::Problem p = test::make_problem(packs()[2].forest, {4, 2, 8});
+  test::Problem p = test::make_problem(work_packs()[2].forest, {4, 2, 8});
   for (const auto& kernels :
        {sp::cpu_kernels(), sp::varlen_group_kernels(std::make_shared<test::IdleOps>())}) {
     for (const int64_t window : {0, 5}) {
@@ -101,7 +101,7 @@ TEST_CASE("a layer makes no index table") {
 
 TEST_CASE("the tables of a plan go to the device in two copies") {
   const auto kernels = sp::varlen_group_kernels(std::make_shared<test::IdleOps>());
-  const sp::SequenceLayout layout(packs()[2].forest, 2, 1, sp::Placement::kZigzag);
+  const sp::SequenceLayout layout(work_packs()[2].forest, 2, 1, sp::Placement::kZigzag);
   for (const int64_t window : {0, 5}) {
     const auto plan = std::make_shared<const sp::AttentionPlan>(
         sp::plan_attention(layout, {4, 2, 8}, 0, {sp::RingImpl::kAllGather, 0, window, true}));

@@ -9,10 +9,11 @@
 
 #include "engine/io/hf_directory.h"
 #include "engine/models/random_weights.h"
-#include "engine/models/whole_weights.h"
-#include "engine/runner/layer_memory.h"
+#include "engine/models/weight_export.h"
+#include "engine/runner/layers_memory.h"
 #include "rl/setup/memory_of_rank.h"
 #include "rl/setup/model_setup.h"
+#include "rl/step/reference_policy.h"
 #include "tests/standin/measured_pass.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -74,6 +75,28 @@ Measured load(const rl::Config& config) {
   return measured;
 }
 
+// Device bytes that the reference of rank 0 keeps beside the policy.
+int64_t load_reference(const rl::Config& config) {
+  int64_t kept = 0;
+  standin::Scope scope;
+  sp::MeshShape mesh;
+  mesh.dp_shard = config.parallel.data_parallel_shard_size;
+  standin::run_standin_ranks(
+      mesh,
+      [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
+        const auto policy = rl::load_policy(config, rl::compute_context(config, comms));
+        const int64_t before = scope.current_bytes(static_cast<int>(ranks.rank()));
+        const auto reference = rl::make_reference(config, *policy, comms);
+        REQUIRE(reference != nullptr);
+        if (ranks.rank() == 0) {
+          kept = scope.current_bytes(0) - before;
+        }
+      },
+      std::chrono::seconds(20), rl::sharding_axes(config.parallel));
+  CHECK(scope.text() == "");
+  return kept;
+}
+
 }  // namespace
 
 TEST_CASE("loading a policy takes no more device memory than predicted") {
@@ -99,13 +122,45 @@ TEST_CASE("loading a policy takes no more device memory than predicted") {
     config.model.init = drawn ? rl::ModelInit::kRandom : rl::ModelInit::kPretrained;
     const Measured measured = load(config);
     const rl::RankMemory predicted = rl::memory_of_rank(config, model, standin::device());
-    // The adapters are made last, when nothing else is beside the weights.
     const int64_t kept = predicted.policy.weights;
     std::cout << name << ": peak " << measured.peak << ", predicted " << predicted.loading
               << "; kept " << measured.kept << ", predicted " << kept << "\n";
-    CHECK(static_cast<double>(std::max(predicted.loading, kept)) ==
+    CHECK(static_cast<double>(predicted.loading) ==
           Approx(static_cast<double>(measured.peak)).epsilon(0.1));
     CHECK(static_cast<double>(kept) == Approx(static_cast<double>(measured.kept)).epsilon(0.05));
+  }
+}
+
+TEST_CASE("a frozen reference is kept in the compute dtype, a moving one has its masters") {
+  test::TemporaryDirectory dir;
+  const engine::ModelConfig model = model_config();
+  engine::save_decoder(test::random_decoder(model, at::kFloat, 3), dir.path(), at::kBFloat16);
+  const auto elements = static_cast<double>(engine::elements(engine::decoder_specs(model)));
+  struct Case {
+    const char* name;
+    rl::DType dtype;
+    int64_t rank, shards, update_every;
+    bool own_path;
+    double bytes;  // of an element
+  };
+  for (const Case& one : {Case{"frozen", rl::DType::kBFloat16, 0, 1, 0, false, 2},
+                          Case{"frozen, 2 shards", rl::DType::kBFloat16, 0, 2, 0, false, 1},
+                          Case{"frozen, fp32", rl::DType::kFloat32, 0, 1, 0, false, 4},
+                          Case{"moving", rl::DType::kBFloat16, 0, 1, 8, false, 4},
+                          Case{"LoRA", rl::DType::kBFloat16, 4, 1, 0, false, 0},
+                          Case{"LoRA, own files", rl::DType::kBFloat16, 4, 1, 0, true, 2}}) {
+    CAPTURE(one.name);
+    rl::Config config = recipe(dir.path(), one.dtype, one.rank, rl::LoraBase::kModel, one.shards);
+    config.algorithm.kl_coef = 0.1;
+    config.algorithm.reference_update_every = one.update_every;
+    config.model.reference_path = one.own_path ? dir.path().string() : "";
+    const auto kept = static_cast<double>(load_reference(config));
+    const auto predicted =
+        static_cast<double>(rl::memory_of_rank(config, model, standin::device()).reference);
+    std::cout << "reference, " << one.name << ": kept " << kept << ", predicted " << predicted
+              << "\n";
+    CHECK(kept == Approx(one.bytes * elements).epsilon(0.05).margin(4096));
+    CHECK(predicted == Approx(kept).epsilon(0.05).margin(4096));
   }
 }
 
@@ -146,7 +201,10 @@ TEST_CASE("a whole copy of a policy in host memory is on the device, in the comp
       [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
         const auto policy = rl::load_policy(config, rl::compute_context(config, comms));
         const int64_t before = scope.current_bytes(static_cast<int>(ranks.rank()));
-        const auto whole = engine::whole_copy(*policy);
+        std::unique_ptr<engine::Decoder> whole;
+        engine::export_weights(
+            *policy, [&](engine::UnitExport& units) { whole = engine::whole_copy(units); },
+            *comms.control(sp::axes::kLoss));
         const int64_t bytes = scope.current_bytes(static_cast<int>(ranks.rank())) - before;
         CHECK(static_cast<double>(bytes) ==
               Approx(2.0 * static_cast<double>(engine::elements(engine::decoder_specs(model))))

@@ -14,7 +14,7 @@ using namespace ringside;
 namespace {
 
 // Activations outweigh weights, as they do in training.
-engine::ModelConfig model_config(int64_t layers, int64_t experts = 0) {
+engine::ModelConfig estimated_model(int64_t layers, int64_t experts = 0) {
   engine::ModelConfig config = test::tiny_config(/*vocab_size=*/256);
   config.hidden_size = 48;
   config.intermediate_size = 128;
@@ -42,7 +42,7 @@ std::vector<sp::Document> documents(int64_t count = 8, int64_t length = 300) {
 
 standin::MeasuredPass train(const standin::PassLayout& layout, int64_t layers) {
   const standin::MeasuredPass pass =
-      standin::measure_pass(model_config(layers), at::kFloat, documents(), layout);
+      standin::measure_pass(estimated_model(layers), at::kFloat, documents(), layout);
   CHECK(pass.reports == "");
   return pass;
 }
@@ -103,7 +103,7 @@ TEST_CASE("the peak with adapters beside frozen or quantised weights is predicte
            {"int8", at::kFloat, layout({{1, 1, 1}, {}}, {all, QuantisedFormat::kInt8})}}) {
     CAPTURE(name);
     const standin::MeasuredPass pass =
-        standin::measure_pass(model_config(6), dtype, documents(), shape);
+        standin::measure_pass(estimated_model(6), dtype, documents(), shape);
     CHECK(pass.reports == "");
     const double ratio =
         static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak);
@@ -126,7 +126,7 @@ TEST_CASE("the peak of a model with experts is predicted") {
            {{1, 1, 2, 1, 2}, {}, sp::RingImpl::kP2p, 3},
            {{1, 1, 1, 4, 2}, {Recompute::kFull}, sp::RingImpl::kP2p, 3}}) {
     const standin::MeasuredPass pass =
-        standin::measure_pass(model_config(6, /*experts=*/8), at::kFloat, documents(), layout);
+        standin::measure_pass(estimated_model(6, /*experts=*/8), at::kFloat, documents(), layout);
     CHECK(pass.reports == "");
     CHECK(static_cast<double>(pass.predicted.peak()) ==
           Approx(static_cast<double>(pass.peak)).epsilon(0.05));
@@ -135,7 +135,7 @@ TEST_CASE("the peak of a model with experts is predicted") {
 
 TEST_CASE("the peak of a model with latent attention is predicted") {
   using engine::Recompute;
-  engine::ModelConfig config = model_config(6, /*experts=*/8);
+  engine::ModelConfig config = estimated_model(6, /*experts=*/8);
   config.num_key_value_heads = config.num_attention_heads;
   config.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 16, .rope_dim = 8, .value_dim = 16};
   config.head_dim = 24;
@@ -163,7 +163,7 @@ TEST_CASE("the peak of a model with latent attention is predicted") {
 // Heads of a delta net. With many narrow ones the convolution's backward needs most, with wide ones
 // the rule's.
 engine::ModelConfig hybrid_model(sp::StateShape heads, bool grouped) {
-  engine::ModelConfig config = model_config(4);
+  engine::ModelConfig config = estimated_model(4);
   config.norms_plus_one = config.attention.gated = true;
   config.attention.rotary_dim = 6;
   config.delta_net = {heads, grouped};
@@ -208,7 +208,7 @@ TEST_CASE("the peak of a model with gated delta nets is predicted") {
 }
 
 TEST_CASE("the peak is predicted where other ranks' keys and values are most of a layer") {
-  engine::ModelConfig config = model_config(3);
+  engine::ModelConfig config = estimated_model(3);
   config.num_key_value_heads = config.num_attention_heads = 8;
   config.head_dim = 16;
   const int64_t tile = GENERATE(0, 100);

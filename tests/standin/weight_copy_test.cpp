@@ -40,14 +40,17 @@ TEST_CASE("weights are copied from the device while the next step is under way")
   for (const bool shared : {false, true}) {
     CAPTURE(shared);
     const auto block =
-        shared ? blocks.take(rl::PublishedParameters(decoder).bytes(at::kBFloat16)) : nullptr;
+        shared ? blocks.take(engine::WeightView(decoder).bytes(at::kBFloat16)) : nullptr;
     scope.reset_counts();
-    rl::WeightCopy copy(decoder, at::kBFloat16, block, stream);
+    std::optional<rl::WeightCopy> copy;
+    engine::export_weights(decoder, [&](engine::UnitExport& units) {
+      copy.emplace(units, at::kBFloat16, block, stream);
+    });
     if (!shared) {
       train_once(decoder, optimizer);  // must wait for the copy, on the device
     }
     CHECK(standin::Counts::sum(scope.counts().host_syncs) == 0);
-    auto buffers = copy.take();
+    auto buffers = copy->take();
     if (!shared) {
       CHECK(bridge::make_snapshot("run", 1, 1, buffers)->manifest.root_hash ==
             expected->manifest.root_hash);
@@ -64,11 +67,14 @@ TEST_CASE("a block of another size than the weights is refused before anything i
   standin::Scope scope;
   const auto decoder = decoder_on(standin::device());
   const auto stream = engine::make_side_stream(standin::device());
-  const std::size_t bytes = rl::PublishedParameters(decoder).bytes(at::kBFloat16);
+  const std::size_t bytes = engine::WeightView(decoder).bytes(at::kBFloat16);
   bridge::SharedBlocks blocks;
   for (const std::size_t size : {bytes - 2, bytes + 2}) {
     CAPTURE(size);
-    CHECK_THROWS_WITH(rl::WeightCopy(decoder, at::kBFloat16, blocks.take(size), stream),
+    const auto copy = [&](engine::UnitExport& units) {
+      rl::WeightCopy(units, at::kBFloat16, blocks.take(size), stream);
+    };
+    CHECK_THROWS_WITH(engine::export_weights(decoder, copy),
                       Catch::Contains("for a block of " + std::to_string(size)));
   }
 }

@@ -159,7 +159,7 @@ inline void train(const rl::Config& config, const std::filesystem::path& rollout
                   const std::filesystem::path& run_dir, const sp::Mesh& mesh,
                   const sp::ProcessGroups& comms) {
   rl::TrainingRun run({config, run_dir, config.train.steps, {}}, mesh, comms);
-  const auto source = run.is_main_rank() ? rl::make_file_source(rollouts, config) : nullptr;
+  const auto source = run.ranks().is_main() ? rl::make_file_source(rollouts, config) : nullptr;
   rl::train_rl(run, source.get());
 }
 

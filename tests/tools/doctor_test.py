@@ -53,6 +53,11 @@ class DoctorTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout[done.stdout.index("\na step:"):]
 
+    def test_a_model_that_is_not_there_is_bad(self):
+        done = run("doctor", "model.path=/nope", "rollout.reward=length")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("bad     model.path: /nope has no config.json; advice: `ringside check` says more", done.stdout)
+
     def test_versions_and_devices_are_printed(self):
         done = run("doctor")
         self.assertEqual(done.returncode, 0, done.stdout)

@@ -5,6 +5,7 @@ Guards: a mistake that passes `check` and then ends or stalls a run; text of a l
 Usage: preflight_test.py RINGSIDE. Standard library only.
 """
 
+import http.server
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -354,6 +356,8 @@ class Preflight(unittest.TestCase):
         self.refused(f"data.train={self.folder}/train.csv", expect=("is a table of text; expected JSON Lines",))
         self.write(self.folder / "train.json", {"prompt": ["12>"], "answer": ["1"]})
         self.refused(f"data.train={self.folder}/train.json", "data.chat_template=chatml", expect=("in a file of columns",))
+        self.write(self.folder / "train.json", {"prompt": [[{"role": "user", "content": "12>"}]], "answer": ["1"]})
+        self.refused(f"data.train={self.folder}/train.json", "data.chat_template=chatml", expect=("in a file of columns",))
 
     def test_rewards_of_weight_0_and_a_separator_that_none_reads_are_refused(self):
         self.refused("rollout.reward=math_answer*0", expect=("rollout.reward", "every weight is 0"))
@@ -496,6 +500,53 @@ class Preflight(unittest.TestCase):
     def test_threads_above_the_cores_are_told(self):
         for key in ("train.threads", "rollout.worker_threads"):
             self.assertRegex(self.accepted(f"{key}=1000"), f"WARNING: {key} is 1000, but this machine has [0-9]+ core")
+
+    def test_a_reward_server_that_gives_no_reward_is_named(self):
+        def checked(url: str) -> str:
+            return self.accepted("rollout.reward=http", f"rollout.reward_options.http_url={url}",
+                                 "rollout.reward_options.http_timeout_s=1")
+        self.assertIn("rollout.reward_options.http_url http://127.0.0.1:9/score: POST http://127.0.0.1:9/score: cannot connect",
+                      checked("http://127.0.0.1:9/score"))
+        answers = []
+
+        class Server(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                answers.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"reward": 1}' if self.path == "/good" else b'{"score": 1}')
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+        self.addCleanup(server.server_close)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.shutdown)
+        url = f"http://127.0.0.1:{server.server_port}"
+        self.assertNotIn("WARNING", checked(f"{url}/good"))
+        self.assertIn('holds no finite "reward"', checked(f"{url}/other"))
+        self.assertEqual(answers, ["/good", "/other"])
+
+    def test_ranks_above_the_cores_are_told(self):
+        ranks = 2 * os.cpu_count()
+        words = (f"parallel.ringattn_parallel_size={ranks}", "model.device=cpu")
+        self.assertIn(f"WARNING: {ranks} ranks (parallel.*) share the {os.cpu_count()} cores of this machine's CPU",
+                      self.accepted(*words))
+        self.assertNotIn("share the", self.accepted(*words, "--memory", "80GiB"))
+
+    def test_check_says_at_its_end_that_nothing_is_wrong(self):
+        self.assertTrue(self.accepted().endswith("\nno mistakes found\n"))
+        self.assertNotIn("no mistakes found", self.refused("train.steps=0"))
+
+    def test_a_template_that_cannot_be_used_is_one_mistake(self):
+        self.write(self.model / "tokenizer_config.json", {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+        self.lines("train.jsonl", [{"prompt": [{"role": "user", "content": "12>"}], "answer": "1"}])
+        self.lines("held_out.jsonl", [{"prompt": [{"role": "user", "content": "21>"}], "answer": "1"}])
+        text = self.refused("data.chat_template=model", 'data.template_options={"tial": "3>"}', "eval.every=1",
+                            f"data.eval={self.folder}/held_out.jsonl", expect=("names tial",))
+        self.assertIn("\n1 mistake;", text)
 
     def test_the_trainer_alone_refuses_lengths_that_check_refuses(self):
         words = (f"rollout.max_completion_tokens={POSITIONS}",)

@@ -4,12 +4,18 @@
 # ringside_executable(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [UNITY])
 #   An executable; its sources are compiled several at a time only with UNITY. CUDA, which implies TORCH, links it for CUDA
 #   devices: the whole torch wheel, the CUDA backend and the operators for CUDA (only where RINGSIDE_HAVE_CUDA is set).
-# ringside_test(NAME name SOURCES ... DEPS ... [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds] [SERIAL])
-#   One Catch2 executable, each of its cases registered with ctest as "name: case". TIMEOUT: of each case, 120 by default.
+# ringside_test(NAME name SOURCES ... DEPS ... [APART ...] [TORCH] [CUDA] [LABELS ...] [TIMEOUT seconds]
+#               [SERIAL | TOGETHER])
+#   One Catch2 executable, each of its cases registered with ctest as "name: case". With RINGSIDE_UNITY its sources are compiled
+#   several at a time, so that names in their anonymous namespaces must differ; those under APART always alone. TIMEOUT: of
+#   each test, 120 by default. TOGETHER: the cases of a source file are one test, "name: file", in one process; for quick cases
+#   with torch, whose process takes a quarter of a second to start.
 #   Tests run two at a time (tools/test.sh), those with the longest timeouts first. SERIAL: a test that measures time or
 #   uses both cores runs alone; of other executables the cases with the tag [serial] do.
-# ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...] [SERIAL])
-#   A test that a program other than Catch2 decides by its exit status. PYTHON puts an interpreter before COMMAND: oracle,
+# ringside_script_test(NAME name COMMAND ... [PYTHON oracle|any] [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...]
+#                      [SERIAL | HEAVY])
+#   A test that a program other than Catch2 decides by its exit status. HEAVY: it starts several processes, so that it runs
+#   beside an ordinary test, but never beside another HEAVY one. PYTHON puts an interpreter before COMMAND: oracle,
 #   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.
 set(RINGSIDE_UNITY_BATCH 8)
 define_property(TARGET PROPERTY RINGSIDE_LABELS BRIEF_DOCS "labels of a test executable")
@@ -78,7 +84,8 @@ function(ringside_executable)
 endfunction()
 
 function(ringside_test)
-  cmake_parse_arguments(A "TORCH;CUDA;SERIAL" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;CUDA;SERIAL;TOGETHER" "NAME;TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
+  ringside_unity(A_SOURCES ${A_NAME} ${A_SOURCES})
   set(options)
   foreach(option TORCH CUDA)
     if(A_${option})
@@ -88,7 +95,7 @@ function(ringside_test)
   if(options)
     list(APPEND A_DEPS torch_test_start)
   endif()
-  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} DEPS ${A_DEPS} catch_main ${options})
+  ringside_executable(NAME ${A_NAME} SOURCES ${A_SOURCES} ${A_APART} DEPS ${A_DEPS} catch_main ${options})
   set_property(GLOBAL APPEND PROPERTY RINGSIDE_TEST_TARGETS ${A_NAME})
   set_target_properties(${A_NAME} PROPERTIES RINGSIDE_LABELS "${A_LABELS}")
   if(NOT A_TIMEOUT)
@@ -98,7 +105,7 @@ function(ringside_test)
   set(cases "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_cases.cmake")
   add_custom_command(TARGET ${A_NAME} POST_BUILD VERBATIM
     COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/tools/cmake/discover_tests.py"
-      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} $<BOOL:${A_SERIAL}> "${A_LABELS}" "${cases}")
+      $<TARGET_FILE:${A_NAME}> ${A_NAME} ${A_TIMEOUT} $<BOOL:${A_SERIAL}> $<BOOL:${A_TOGETHER}> "${A_LABELS}" "${cases}")
   set(list "${CMAKE_CURRENT_BINARY_DIR}/${A_NAME}_list.cmake")
   file(CONFIGURE OUTPUT "${list}" @ONLY CONTENT
 "if(EXISTS \"@cases@\")
@@ -111,7 +118,7 @@ endif()
 endfunction()
 
 function(ringside_script_test)
-  cmake_parse_arguments(A "SERIAL" "NAME;TIMEOUT;PYTHON" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(A "SERIAL;HEAVY" "NAME;TIMEOUT;PYTHON" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
@@ -126,6 +133,9 @@ function(ringside_script_test)
     ENVIRONMENT "${A_ENVIRONMENT}")
   if(A_SERIAL)
     set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
+  endif()
+  if(A_HEAVY)
+    set_tests_properties(${A_NAME} PROPERTIES RESOURCE_LOCK several_processes)
   endif()
   if(A_PYTHON STREQUAL "oracle" AND RINGSIDE_WITHOUT_ORACLE)
     set_tests_properties(${A_NAME} PROPERTIES DISABLED ON)

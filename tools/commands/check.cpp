@@ -234,6 +234,7 @@ int check(const CheckOptions& options) {
   if (memory > 0) {
     print_all(rl::advise_layout(loaded.config, memory));
   }
+  std::cout << "no mistakes found\n";
   return kExitOk;
 }
 

@@ -1,5 +1,6 @@
 #include "tools/commands/command.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -149,6 +150,22 @@ std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs)
   }
   print_errors(loaded);
   return std::nullopt;
+}
+
+std::optional<rl::LoadedConfig> load_for_sampling(const std::filesystem::path& model,
+                                                  const std::vector<std::string>& words) {
+  ConfigInputs inputs = split_inputs(words);
+  inputs.use = rl::ConfigUse::kSampleModel;
+  inputs.overrides.push_back("model.path=" + model.string());
+  inputs.overrides.push_back("model.init=pretrained");
+  auto loaded = load_or_print_errors(inputs);
+  if (!loaded || !check_model_directory(model)) {
+    return std::nullopt;
+  }
+  if (loaded->config.train.threads > 0) {
+    at::set_num_threads(static_cast<int>(loaded->config.train.threads));
+  }
+  return loaded;
 }
 
 bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope,

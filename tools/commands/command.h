@@ -62,6 +62,12 @@ void print_errors(const rl::LoadedConfig& loaded);
 // then exits with kExitUsage.
 std::optional<rl::LoadedConfig> load_or_print_errors(const ConfigInputs& inputs);
 
+// Loads the configuration of a command that samples from a model's directory, and sets this
+// process's threads to train.threads. If the directory or the configuration has mistakes, prints
+// them all to standard error and returns nullopt; the command then exits with kExitUsage.
+std::optional<rl::LoadedConfig> load_for_sampling(const std::filesystem::path& model,
+                                                  const std::vector<std::string>& words);
+
 // Runs the preflight checks (rl/preflight). Prints all mistakes to standard error, each with the
 // origin of its key. Returns true if there are none. `notes` receives a description of the files.
 bool pass_preflight(const rl::LoadedConfig& loaded, const rl::PreflightScope& scope,

@@ -20,10 +20,10 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 #include "rl/trainer/rank_agreement.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/trainer/training_run.h"
 #include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/group_scope.h"
+#include "sp/mesh/rank_work.h"
 #include "tools/commands/command.h"
 #include "tools/commands/run_launch.h"
 #include "tools/commands/version.h"
@@ -142,7 +142,7 @@ int run_rank(const rl::Config& config, const Rendezvous& rendezvous,
   try {
     run_body(connect_rank(config, rendezvous, rendezvous.first_rank()), body);
     return kExitOk;
-  } catch (const rl::RankFailed&) {
+  } catch (const sp::RankFailed&) {
     // The rank that failed ends first, with its reason. Whoever started the ranks then ends this
     // one.
     std::this_thread::sleep_for(kFailedRankEndsFirst);

@@ -54,12 +54,15 @@ int64_t shared_bytes(const rl::Config& config) {
   return bytes;
 }
 
-// Whether this machine has the memory that `ringside run` would take; nothing if the model is
-// unknown.
+// Whether this machine has the memory that `ringside run` would take; nothing if no model is named.
 std::vector<Finding> memory_findings(const rl::Config& config) {
   const std::filesystem::path file = std::filesystem::path(config.model.path) / "config.json";
-  if (!std::filesystem::exists(file) || !rl::device_problem(config, 0).empty()) {
+  if (config.model.path.empty() || !rl::device_problem(config, 0).empty()) {
     return {};
+  }
+  if (!std::filesystem::exists(file)) {
+    return {{Health::kBad, "model.path: " + config.model.path + " has no config.json",
+             "`ringside check` says more"}};
   }
   try {
     rl::RunPlace place;

@@ -1,7 +1,4 @@
 // `ringside eval`.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -107,19 +104,12 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
 }
 
 int evaluate(const EvalOptions& options) {
-  ConfigInputs inputs = split_inputs(options.words);
-  inputs.use = rl::ConfigUse::kSampleModel;
-  inputs.overrides.push_back("model.path=" + options.model.string());
-  inputs.overrides.push_back("model.init=pretrained");
-  const auto loaded = load_or_print_errors(inputs);
-  if (!loaded || !check_model_directory(options.model)) {
+  const auto loaded = load_for_sampling(options.model, options.words);
+  if (!loaded) {
     return kExitUsage;
   }
   if (!options.output.empty() && !check_writable("--output", options.output)) {
     return kExitUsage;
-  }
-  if (loaded->config.train.threads > 0) {
-    at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }
   evaluate_file(options, *loaded);
   return kExitOk;

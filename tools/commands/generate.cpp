@@ -1,9 +1,6 @@
 // Command `ringside generate --model DIR (--input FILE | --prompt TEXT) [-n K] [--output
 // FILE.jsonl] [key=value ...]`: samples K completions per prompt at eval.temperature (0 = greedy)
 // and scores them by rollout.reward. Those of --prompt are printed.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -169,19 +166,12 @@ bool check_options(const GenerateOptions& options, const rl::Config& config) {
 }
 
 int generate(const GenerateOptions& options) {
-  ConfigInputs inputs = split_inputs(options.words);
-  inputs.use = rl::ConfigUse::kSampleModel;
-  inputs.overrides.push_back("model.path=" + options.model.string());
-  inputs.overrides.push_back("model.init=pretrained");
-  const auto loaded = load_or_print_errors(inputs);
-  if (!loaded || !check_model_directory(options.model)) {
+  const auto loaded = load_for_sampling(options.model, options.words);
+  if (!loaded) {
     return kExitUsage;
   }
   if (!check_options(options, loaded->config)) {
     return kExitUsage;
-  }
-  if (loaded->config.train.threads > 0) {
-    at::set_num_threads(static_cast<int>(loaded->config.train.threads));
   }
   generate_file(options, *loaded);
   return kExitOk;

@@ -20,10 +20,11 @@
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
 #include "rl/trainer/rank_agreement.h"
-#include "rl/trainer/rank_work.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
+#include "rl/trainer/waiting_round.h"
+#include "sp/mesh/rank_work.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/distributed.h"
 #include "tools/commands/dry_run.h"
@@ -128,7 +129,7 @@ void check_sources(const TrainOptions& options, const rl::Config& config, const 
     return;
   }
   rl::RankFacts facts{{"--steps", std::to_string(total_steps(options, config))}};
-  rl::run_rank_work(world, rl::waiting_round(config), [&] {
+  sp::run_rank_work(world, rl::waiting_round(config), [&] {
     const rl::RankFacts sources = rl::source_facts(config);
     facts.insert(facts.end(), sources.begin(), sources.end());
   });
@@ -146,7 +147,7 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
                        {"device", ranks.comms.device().str()},
                        {"rollouts", options.rollouts.string()}};
   run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
-  run->on_main_rank([&] {
+  run->ranks().on_main([&] {
     begin(options, start, config);
     if (config.algorithm.task != rl::Task::kSft) {
       source = make_source(options, config, *run);
@@ -160,13 +161,13 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
       rl::train_rl(*run, source.get());
     }
   } catch (const std::exception& error) {
-    if (run->is_main_rank()) {
+    if (run->ranks().is_main()) {
       rl::append_end(options.run_dir, "failed", error_text(error));
     }
     throw;
   }
   const int signal = run->stop_signal();
-  if (run->is_main_rank()) {
+  if (run->ranks().is_main()) {
     rl::append_end(options.run_dir, signal == 0 ? "finished" : "stopped",
                    signal == 0 ? "" : std::string("SIG") + sigabbrev_np(signal));
   }

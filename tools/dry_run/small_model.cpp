@@ -40,11 +40,9 @@ std::vector<engine::BlockSpec> small_blocks(const engine::ModelConfig& model) {
   return blocks;
 }
 
-// Keeps an expert a token fewer than there are, so that the router chooses.
+// Keeps an expert a token fewer than there are, so that the router chooses. Without experts it
+// changes nothing.
 void shrink_experts(engine::ExpertsConfig& experts) {
-  if (experts.count == 0) {
-    return;
-  }
   experts.count = std::min(experts.count, kExperts);
   // At least two experts a group, and about the same part of the groups in a token's choice.
   const int64_t groups = experts.groups;
@@ -64,10 +62,15 @@ void set_end_ids(engine::ModelConfig& small, const std::optional<MadeUpIds>& ids
   small.eos_token_ids = std::move(ends);
 }
 
-std::string change(const std::string& name, int64_t from, int64_t to) {
-  return from == to ? name + " " + std::to_string(to)
-                    : name + " " + std::to_string(from) + " -> " + std::to_string(to);
-}
+// A size of a model and of the small one.
+struct Change {
+  const char* name;
+  int64_t from, to;
+  std::string text() const {
+    return std::string(name) + " " + (from == to ? "" : std::to_string(from) + " -> ") +
+           std::to_string(to);
+  }
+};
 
 }  // namespace
 
@@ -114,16 +117,20 @@ engine::ModelConfig made_up_model() {
 }
 
 std::string describe_shrinking(const engine::ModelConfig& model, const engine::ModelConfig& small) {
-  return change("layers", model.num_hidden_layers, small.num_hidden_layers) + ", " +
-         change("hidden size", model.hidden_size, small.hidden_size) + ", " +
-         change("MLP", model.intermediate_size, small.intermediate_size) + ", " +
-         (model.experts.count > 0
-              ? change("experts", model.experts.count, small.experts.count) + ", "
-              : "") +
-         change("query heads", model.num_attention_heads, small.num_attention_heads) + ", " +
-         change("key-value heads", model.num_key_value_heads, small.num_key_value_heads) + ", " +
-         change("head size", model.head_dim, small.head_dim) + ", " +
-         change("vocabulary", model.vocab_size, small.vocab_size);
+  std::string text;
+  for (const Change& change :
+       {Change{"layers", model.num_hidden_layers, small.num_hidden_layers},
+        {"hidden size", model.hidden_size, small.hidden_size},
+        {"MLP", model.intermediate_size, small.intermediate_size},
+        {"experts", model.experts.count, small.experts.count},
+        {"query heads", model.num_attention_heads, small.num_attention_heads},
+        {"key-value heads", model.num_key_value_heads, small.num_key_value_heads},
+        {"head size", model.head_dim, small.head_dim},
+        {"vocabulary", model.vocab_size, small.vocab_size}}) {
+    // What the model has none of is left out.
+    text += change.from == 0 ? "" : (text.empty() ? "" : ", ") + change.text();
+  }
+  return text;
 }
 
 }  // namespace ringside::tools

@@ -2,9 +2,9 @@
 
 from .client import Client
 from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
-from .schema import GrantedGroup, Rollout, RoutedExperts
+from .schema import Grant, Rollout, RoutedExperts
 from .sockets import CurveKeys
 from .weights import root_hash_of
 
-__all__ = ["Client", "CurveKeys", "Disconnected", "Ended", "Failed", "Granted", "GrantedGroup", "Rollout",
+__all__ = ["Client", "CurveKeys", "Disconnected", "Ended", "Failed", "Grant", "Granted", "Rollout",
            "RolloutRejected", "RoutedExperts", "WeightsReady", "root_hash_of"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .schema import GrantedGroup
+from .schema import Grant
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Granted:
     `withdrawn`: samples (group_id, sample_index) granted before that another worker makes now. Those that
     are not begun need not be made; of those that are, the first rollout counts."""
 
-    groups: list[GrantedGroup]
+    groups: list[Grant]
     withdrawn: set[tuple[int, int]] = field(default_factory=set)
 
 

@@ -15,7 +15,7 @@ MAX_EXPERT_ID = 32767
 
 
 @dataclass
-class GrantedGroup:
+class Grant:
     """Samples the trainer wants of the prompt at `group_id`."""
 
     group_id: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import zmq
 
 from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
-from .schema import GrantedGroup, Rollout
+from .schema import Grant, Rollout
 from .sockets import CurveKeys, open_dealer
 from .weights import Receiver, parse_manifest
 from .wire import Message, VersionError, WireError, pack, unpack
@@ -233,7 +233,7 @@ class SessionLoop:
 
     def _on_credit(self, message: Message) -> None:
         self._set_window(message.body)
-        groups = [GrantedGroup(**{name: body[name] for name in GrantedGroup.__dataclass_fields__})
+        groups = [Grant(**{name: body[name] for name in Grant.__dataclass_fields__})
                   for body in message.body["groups"]]
         withdrawn = {(body["group_id"], sample) for body in message.body.get("withdrawn", ())
                      for sample in body["sample_indices"]}

@@ -9,14 +9,15 @@ namespace {
 
 using nlohmann::json;
 
-SglangServer make(const ServerOptions& options) { return SglangServer(options); }
+SglangServer make_sglang(const ServerOptions& options) { return SglangServer(options); }
 
-std::vector<Exchange> script(const std::string& generate) {
+std::vector<Exchange> sglang_script(const std::string& generate) {
   return joined(exchanges("sglang", "connect"), exchanges("sglang", generate));
 }
 
 TEST_CASE("sglang: one completion with ids, log-probs and the label") {
-  const auto result = generate_against(script("generate"), make, request_at(0.7, {9}));
+  const auto result =
+      generate_against(sglang_script("generate"), make_sglang, request_at(0.7, {9}));
   REQUIRE(result);
   CHECK(result.value().completion_ids == std::vector<int64_t>{5, 6, 9});
   CHECK(result.value().logprobs == std::vector<float>{-0.5F, -1.25F, -2.0F});
@@ -26,19 +27,20 @@ TEST_CASE("sglang: one completion with ids, log-probs and the label") {
 }
 
 TEST_CASE("sglang: aborted before the first token") {
-  const auto result = generate_against(script("abort_before_prefill"), make, request_at(0.7, {9}));
+  const auto result =
+      generate_against(sglang_script("abort_before_prefill"), make_sglang, request_at(0.7, {9}));
   REQUIRE(result);
   CHECK(result.value().finish_reason == FinishReason::kAborted);
   CHECK(result.value().completion_ids.empty());
 }
 
 TEST_CASE("sglang: broken transport") {
-  check_broken_transport(script("generate"), make, request_at(0.7, {9}));
+  check_broken_transport(sglang_script("generate"), make_sglang, request_at(0.7, {9}));
 }
 
 TEST_CASE("sglang: an answer that does not hold is refused") {
   const auto refused = [](Reason reason, const std::string& why, const Edit& edit) {
-    check_refused(script("generate"), make, request_at(0.7, {9}), reason, why,
+    check_refused(sglang_script("generate"), make_sglang, request_at(0.7, {9}), reason, why,
                   [&edit](json& answer) { edit(answer["meta_info"]); });
   };
   refused(Reason::kMalformed, "no output_token_logprobs",
@@ -60,7 +62,7 @@ TEST_CASE("sglang: an answer that does not hold is refused") {
 TEST_CASE("sglang: log-probs of given tokens") {
   const auto score = [](const std::vector<Exchange>& script) {
     ExchangeServer server(script);
-    SglangServer client = make(server.options());
+    SglangServer client = make_sglang(server.options());
     auto result = client.score({1, 2, 3});
     CHECK(server.differences() == "");
     return result;
@@ -84,7 +86,7 @@ TEST_CASE("sglang: log-probs of given tokens") {
 TEST_CASE("sglang: the probe tells whether log-probs follow the temperature") {
   for (const bool follows : {true, false}) {
     ExchangeServer server(exchanges("sglang", follows ? "connect" : "connect_original_logprob"));
-    SglangServer client = make(server.options());
+    SglangServer client = make_sglang(server.options());
     CHECK_FALSE(client.check_sampling({}));
     REQUIRE(client.connect());
     CHECK(server.differences() == "");
@@ -98,7 +100,7 @@ TEST_CASE("sglang: the probe tells whether log-probs follow the temperature") {
 
 TEST_CASE("sglang: pause, resume and what it cannot") {
   ExchangeServer server(exchanges("sglang", "pause"));
-  SglangServer client = make(server.options());
+  SglangServer client = make_sglang(server.options());
   const Status drained = client.pause(PausePolicy::kDrain);
   REQUIRE_FALSE(drained);
   CHECK(drained.error().reason == Reason::kUnsupported);
@@ -110,7 +112,7 @@ TEST_CASE("sglang: pause, resume and what it cannot") {
 
 TEST_CASE("sglang: weights from disk, and their label") {
   ExchangeServer server(joined(exchanges("sglang", "load"), exchanges("sglang", "weight_version")));
-  SglangServer client = make(server.options());
+  SglangServer client = make_sglang(server.options());
   CHECK(client.load_weights_from_disk("/w/step-7", 7));
   const auto label = client.weight_version();
   REQUIRE(label);
@@ -121,7 +123,7 @@ TEST_CASE("sglang: weights from disk, and their label") {
 TEST_CASE("sglang: a refused load stays in doubt") {
   ExchangeServer server(
       joined(exchanges("sglang", "connect"), exchanges("sglang", "load_refused")));
-  SglangServer client = make(server.options());
+  SglangServer client = make_sglang(server.options());
   REQUIRE(client.connect());
   const Status loaded = client.load_weights_from_disk("/w/step-7", 7);
   REQUIRE_FALSE(loaded);

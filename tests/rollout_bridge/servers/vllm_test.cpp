@@ -10,17 +10,17 @@ namespace {
 
 using nlohmann::json;
 
-VllmServer make(const ServerOptions& options) { return {options, "M"}; }
+VllmServer make_vllm(const ServerOptions& options) { return {options, "M"}; }
 
-std::vector<Exchange> script(const std::string& generate,
-                             const std::string& connect = "connect_processed") {
+std::vector<Exchange> vllm_script(const std::string& generate,
+                                  const std::string& connect = "connect_processed") {
   return joined(exchanges("vllm", connect), exchanges("vllm", generate));
 }
 
 json& choice(json& answer) { return answer["choices"][0]; }
 
 TEST_CASE("vllm: one completion with ids, log-probs and spans of weights") {
-  const auto result = generate_against(script("generate"), make, request_at(0.7, {9}));
+  const auto result = generate_against(vllm_script("generate"), make_vllm, request_at(0.7, {9}));
   REQUIRE(result);
   CHECK(result.value().completion_ids == std::vector<int64_t>{5, 6, 9});
   CHECK(result.value().logprobs == std::vector<float>{-0.5F, -1.25F, -2.0F});
@@ -31,7 +31,7 @@ TEST_CASE("vllm: one completion with ids, log-probs and spans of weights") {
 
 TEST_CASE("vllm: aborted before the first token") {
   for (const char* name : {"abort_before_prefill", "abort_without_fields"}) {
-    const auto result = generate_against(script(name), make, request_at(0.7, {9}));
+    const auto result = generate_against(vllm_script(name), make_vllm, request_at(0.7, {9}));
     REQUIRE(result);
     CHECK(result.value().finish_reason == FinishReason::kAborted);
     CHECK(result.value().completion_ids.empty());
@@ -40,12 +40,12 @@ TEST_CASE("vllm: aborted before the first token") {
 }
 
 TEST_CASE("vllm: broken transport") {
-  check_broken_transport(script("generate"), make, request_at(0.7, {9}));
+  check_broken_transport(vllm_script("generate"), make_vllm, request_at(0.7, {9}));
 }
 
 TEST_CASE("vllm: an answer that does not hold is refused") {
   const auto refused = [](Reason reason, const std::string& why, const Edit& edit) {
-    check_refused(script("generate"), make, request_at(0.7, {9}), reason, why, edit);
+    check_refused(vllm_script("generate"), make_vllm, request_at(0.7, {9}), reason, why, edit);
   };
   refused(Reason::kMalformed, "no token_ids", [](json& a) { choice(a).erase("token_ids"); });
   refused(Reason::kMalformed, "0 log-probs for 3", [](json& a) { choice(a).erase("logprobs"); });
@@ -78,9 +78,9 @@ TEST_CASE("vllm: an answer that does not hold is refused") {
 TEST_CASE("vllm: more tokens than asked for are refused") {
   auto request = request_at(0.7, {9});
   request.max_tokens = 2;
-  auto list = script("generate");
+  auto list = vllm_script("generate");
   list.back().body["max_tokens"] = 2;
-  const auto result = generate_against(list, make, request);
+  const auto result = generate_against(list, make_vllm, request);
   REQUIRE_FALSE(result);
   CHECK_THAT(result.error().detail, Catch::Contains("3 token ids; at most 2"));
 }
@@ -88,7 +88,7 @@ TEST_CASE("vllm: more tokens than asked for are refused") {
 TEST_CASE("vllm: the probe tells what log-probs are of") {
   const auto check = [](const char* connect, const SamplingSettings& settings) {
     ExchangeServer server(exchanges("vllm", connect));
-    VllmServer client = make(server.options());
+    VllmServer client = make_vllm(server.options());
     CHECK_FALSE(client.check_sampling({}));  // before connect nothing is known
     CHECK(client.connect());
     CHECK(server.differences() == "");
@@ -107,7 +107,7 @@ TEST_CASE("vllm: the probe tells what log-probs are of") {
   // Logits, and log-probs that follow the temperature but not top_k, are neither.
   for (const char* connect : {"connect_logits", "connect_scaled"}) {
     ExchangeServer server(exchanges("vllm", connect));
-    VllmServer client = make(server.options());
+    VllmServer client = make_vllm(server.options());
     const Status connected = client.connect();
     REQUIRE_FALSE(connected);
     CHECK_THAT(connected.error().detail, Catch::Contains("neither"));
@@ -117,7 +117,7 @@ TEST_CASE("vllm: the probe tells what log-probs are of") {
 
 TEST_CASE("vllm: pause and resume") {
   ExchangeServer server(exchanges("vllm", "pause"));
-  VllmServer client = make(server.options());
+  VllmServer client = make_vllm(server.options());
   CHECK(client.pause(PausePolicy::kDrain));
   CHECK(client.pause(PausePolicy::kAbort));
   CHECK(client.pause(PausePolicy::kKeep));
@@ -213,7 +213,7 @@ TEST_CASE("vllm: without a label route weights are loaded and not labelled") {
   load.erase(load.begin() + 1);
   load[0].body["timeout"] = 600;
   ExchangeServer server(joined(exchanges("vllm", "connect_without_label"), load));
-  VllmServer client = make(server.options());
+  VllmServer client = make_vllm(server.options());
   REQUIRE(client.connect());
   CHECK_FALSE(client.capabilities().version_label);
   CHECK(client.load_weights_from_disk("/w/step-7", 7));
@@ -244,7 +244,7 @@ TEST_CASE("vllm: a label that is not the one that was set is an error") {
   load[0].body["timeout"] = 600;
   ExchangeServer server(joined(exchanges("vllm", "connect_processed"),
                                edited(load, [](json& a) { a["weight_version"] = "6"; })));
-  VllmServer client = make(server.options());
+  VllmServer client = make_vllm(server.options());
   REQUIRE(client.connect());
   CHECK_FALSE(client.load_weights_from_disk("/w/step-7", 7));
 }
@@ -301,7 +301,7 @@ TEST_CASE("vllm: a server without run-time adapters is named, and nothing is sam
        404,
        "Not Found"}};
   ExchangeServer server(joined(exchanges("vllm", "connect_without_label"), missing));
-  VllmServer client = make(server.options());
+  VllmServer client = make_vllm(server.options());
   REQUIRE(client.connect());
   const Status loaded = client.load_adapter("/w/adapter", 6);
   REQUIRE_FALSE(loaded);

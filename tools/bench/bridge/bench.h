@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rollout_bridge/trainer/trainer_endpoint.h"
@@ -73,10 +74,26 @@ inline double median_after_warm_up(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Endpoints on loopback with the library's own defaults; keys null: plain.
+// Endpoints on loopback with the library's own defaults; keys null: plain. The trainer has steps of
+// one group of one sample.
 bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, const Keys* keys);
 bridge::WorkerOptions worker_options(const std::string& address, const std::string& id,
                                      const Keys* keys);
+
+// Waits until `workers` workers have installed `version`. Returns false after `patience`.
+inline bool wait_for_commit(const bridge::TrainerEndpoint& trainer, int64_t version,
+                            int64_t workers, std::chrono::seconds patience) {
+  const auto until = Clock::now() + patience;
+  while (Clock::now() < until) {
+    const auto all = trainer.workers();
+    const auto has_it = [&](const bridge::WorkerStatus& w) { return w.version >= version; };
+    if (std::count_if(all.begin(), all.end(), has_it) >= workers) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return false;
+}
 
 using Frames = std::vector<std::span<const std::byte>>;
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "rl/rollouts/step_policy.h"
 #include "tools/bench/bridge/bench.h"
 
 namespace ringside::bench {
@@ -15,7 +16,8 @@ bridge::TrainerOptions trainer_options(const std::filesystem::path& folder, cons
   bridge::TrainerOptions o;
   o.run_id = "bench";
   o.trainer_term = 1;
-  o.journal_directory = folder / "journal";
+  o.journal.directory = folder / "journal";
+  o.policy = rl::step_policy({});
   if (keys != nullptr) {
     o.curve = bridge::CurveServer{keys->trainer.secret_key, {{keys->worker.public_key, "bench"}}};
   }

@@ -1,8 +1,9 @@
-// Bench of rollouts from WorkerEndpoint::send_rollout to TrainerEndpoint::pop, journalled and
+// Bench of rollouts from WorkerEndpoint::send_rollout to TrainerEndpoint::take, journalled and
 // acknowledged.
 #include <stdexcept>
 #include <thread>
 
+#include "rl/rollouts/step_policy.h"
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/worker/worker_queue.h"
@@ -38,16 +39,22 @@ Rollout make_rollout(int64_t group, int32_t sample, int64_t tokens) {
 // A trainer and one worker that has installed version 0.
 class Session {
  public:
-  Session(FsyncPolicy fsync, int64_t samples, const Keys* keys)
-      : trainer_([&] {
+  // groups: of each repetition, which is a step.
+  Session(FsyncPolicy fsync, int64_t groups, const Keys* keys)
+      : groups_(groups),
+        trainer_([&] {
+          const int64_t samples = groups * kGroupSize;
           TrainerOptions o = trainer_options(folder_.path(), keys);
-          o.fsync = fsync;
+          o.policy = rl::step_policy({.prompts_per_step = groups,
+                                      .group_size = kGroupSize,
+                                      .max_staleness = int64_t{1} << 30});
+          o.journal.fsync = fsync;
           o.max_queued_rollouts = samples;
           return o;
         }()),
         worker_([&] {
           WorkerOptions o = worker_options(trainer_.rollout_address(), "worker", keys);
-          o.capacity_samples = samples;
+          o.capacity_samples = groups * kGroupSize;
           return o;
         }()) {
     trainer_.publish(make_snapshot(
@@ -62,25 +69,21 @@ class Session {
         break;
       }
     }
-    if (!trainer_.wait_for_commit(0, 1, kPatience)) {
+    if (!wait_for_commit(trainer_, 0, 1, kPatience)) {
       throw std::runtime_error("ingress: no commit");
     }
   }
 
-  // Requests the samples, then sends and pops them. Returns the seconds of sending and popping.
-  double repetition(int64_t groups, int64_t tokens) {
-    std::vector<GroupGrant> grants;
-    std::vector<int64_t> ids;
+  // Requests the samples, then sends and takes them. Returns the seconds of sending and taking.
+  double repetition(int64_t tokens) {
+    const int64_t step = ++step_;
     std::vector<Rollout> rollouts;
-    for (int64_t g = next_group_; g < next_group_ + groups; ++g) {
-      grants.push_back({g, kGroupSize, 0});
-      ids.push_back(g);
+    for (int64_t g = (step - 1) * groups_; g < step * groups_; ++g) {
       for (int32_t s = 0; s < kGroupSize; ++s) {
         rollouts.push_back(make_rollout(g, s, tokens));
       }
     }
-    next_group_ += groups;
-    trainer_.grant(grants);
+    trainer_.open_steps(step, step);
     const auto until = Clock::now() + kPatience;
     WorkerQueue granted;
     while (granted.queued() < rollouts.size() && Clock::now() < until) {
@@ -90,21 +93,18 @@ class Session {
         granted.on_granted(*work);
       }
     }
-    const std::size_t count = rollouts.size();
     const auto start = Clock::now();
     std::jthread sender([&] {
       for (Rollout& r : rollouts) {
         (void)worker_.send_rollout(std::move(r), kPatience);
       }
     });
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!trainer_.pop(kPatience)) {
-        throw std::runtime_error("ingress: a rollout did not arrive");
-      }
+    if (!trainer_.take(step, kPatience)) {
+      throw std::runtime_error("ingress: a rollout did not arrive");
     }
     const double seconds = seconds_since(start);
     sender.join();
-    trainer_.mark_consumed(ids);
+    trainer_.checkpointed(step);
     return seconds;
   }
 
@@ -119,10 +119,11 @@ class Session {
   }
 
  private:
+  int64_t groups_;
   ScratchFolder folder_;
   TrainerEndpoint trainer_;
   WorkerEndpoint worker_;
-  int64_t next_group_ = 0;
+  int64_t step_ = 0;
 };
 
 // The same rollouts as frames on the wire.
@@ -157,15 +158,15 @@ void run_size(const Options& options, int64_t tokens, int64_t groups, const Keys
               nlohmann::json& rows) {
   const Wire wire(groups, tokens);
   const auto count = static_cast<std::size_t>(groups * kGroupSize);
-  Session batch(FsyncPolicy::kInterval, groups * kGroupSize, keys);
-  Session never(FsyncPolicy::kOff, groups * kGroupSize, keys);
+  Session batch(FsyncPolicy::kInterval, groups, keys);
+  Session never(FsyncPolicy::kOff, groups, keys);
   std::vector<double> batch_s, never_s, raw_s, copy_s;
   for (int i = 0; i <= options.repetitions;
        ++i) {  // interleaved, so that other load affects all equally
     copy_s.push_back(memcpy_seconds(wire.messages, 1));
     raw_s.push_back(raw_push_seconds(wire.messages, keys));
-    batch_s.push_back(batch.repetition(groups, tokens));
-    never_s.push_back(never.repetition(groups, tokens));
+    batch_s.push_back(batch.repetition(tokens));
+    never_s.push_back(never.repetition(tokens));
   }
   batch.check(count * batch_s.size());
   never.check(count * never_s.size());

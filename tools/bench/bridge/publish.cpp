@@ -110,7 +110,7 @@ class Session {
     const Snapshot next = renumbered(weights, ++version_, delta);
     const auto start = Clock::now();
     trainer_.publish(next);
-    if (!trainer_.wait_for_commit(version_, static_cast<std::size_t>(count_), kPatience)) {
+    if (!wait_for_commit(trainer_, version_, count_, kPatience)) {
       throw std::runtime_error("publish: version " + std::to_string(version_) + " not committed");
     }
     return seconds_since(start);

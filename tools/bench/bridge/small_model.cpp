@@ -115,7 +115,7 @@ class Run {
           TrainerOptions o;
           o.run_id = "bench";
           o.trainer_term = 1;
-          o.journal_directory = folder_.path() / "journal";
+          o.journal.directory = folder_.path() / "journal";
           return o;
         }()) {
     at::manual_seed(1);
@@ -156,7 +156,7 @@ class Run {
     delta_s.push_back(publish(next, delta_cpu_s));
     base_ = snapshot(++version_);  // the same bytes under another version
     dense_s.push_back(publish(base_, dense_cpu_s));
-    const auto block = blocks_.take(rl::PublishedParameters(decoder_).bytes(at::kBFloat16));
+    const auto block = blocks_.take(engine::WeightView(decoder_).bytes(at::kBFloat16));
     base_ = make_snapshot("bench", 1, ++version_, rl::copy_weights(decoder_, at::kBFloat16, block),
                           block);
     std::vector<double> ignored;
@@ -187,7 +187,7 @@ class Run {
     const double cpu = cpu_seconds();
     const auto begin = Clock::now();
     trainer_.publish(weights);
-    if (!trainer_.wait_for_commit(weights->manifest.version, 1, kPatience)) {
+    if (!wait_for_commit(trainer_, weights->manifest.version, 1, kPatience)) {
       throw std::runtime_error("a version was not committed");
     }
     const double seconds = seconds_since(begin);

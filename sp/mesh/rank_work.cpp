@@ -1,4 +1,4 @@
-#include "rl/trainer/rank_work.h"
+#include "sp/mesh/rank_work.h"
 
 #include <ATen/ATen.h>
 
@@ -8,18 +8,16 @@
 #include <mutex>
 #include <thread>
 
-namespace ringside::rl {
+namespace ringside::sp {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr milliseconds kLongestRound{5000};
 
 // Repeated collectives of the ranks until all have finished. Thread: wait() on one thread, done()
 // on another. Blocks on: the work, at most `round`, then the collective.
 class Rendezvous {
  public:
-  Rendezvous(sp::Communicator& world, milliseconds round) : world_(world), round_(round) {}
+  Rendezvous(Communicator& world, milliseconds round) : world_(world), round_(round) {}
 
   void done(bool failed) {
     const std::lock_guard lock(mutex_);
@@ -50,7 +48,7 @@ class Rendezvous {
         at::kLong);
   }
 
-  sp::Communicator& world_;
+  Communicator& world_;
   milliseconds round_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -60,12 +58,7 @@ class Rendezvous {
 
 }  // namespace
 
-milliseconds waiting_round(const Config& config) {
-  return std::min(kLongestRound,
-                  milliseconds(static_cast<int64_t>(config.parallel.collective_timeout_s * 250)));
-}
-
-void run_rank_work(sp::Communicator& world, milliseconds round, const std::function<void()>& work) {
+void run_rank_work(Communicator& world, milliseconds round, const std::function<void()>& work) {
   if (world.size() == 1) {
     if (work) {
       work();
@@ -107,4 +100,4 @@ void run_rank_work(sp::Communicator& world, milliseconds round, const std::funct
   }
 }
 
-}  // namespace ringside::rl
+}  // namespace ringside::sp

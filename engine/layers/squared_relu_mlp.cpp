@@ -1,0 +1,52 @@
+#include "engine/layers/squared_relu_mlp.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "engine/layers/mlp_tiles.h"
+
+namespace ringside::engine {
+namespace {
+
+Bias bias(const ModelConfig& config) { return config.mlp_bias ? Bias::kAll : Bias::kNone; }
+
+}  // namespace
+
+SquaredReluMlp::SquaredReluMlp(const ModelConfig& config, ParamTable& table)
+    : hidden_(config.hidden_size),
+      size_(config.intermediate_size),
+      up_(table, {{"mlp.up_proj", size_}}, hidden_, bias(config)),
+      down_(table, {{"mlp.down_proj", hidden_}}, size_, bias(config)) {}
+
+at::Tensor SquaredReluMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
+  return apply_mlp(normed_sE, pass, {&up_, &down_},
+                   [this](const at::Tensor& x_sE, const LayerPass& of_tile) {
+                     return down_(at::relu(up_(x_sE, of_tile)).square(), of_tile);
+                   });
+}
+
+Support SquaredReluMlp::supports(Feature feature) const {
+  return feature == Feature::kRoutes || feature == Feature::kRouterCorrections
+             ? Support::no("an MLP has no experts")
+             : Support::yes();
+}
+
+// It saves max(up x, 0) and its square. At the peak, where the square's gradient goes through,
+// there are two more such tensors; with tiles as in GatedMlp, with two projections.
+Cost SquaredReluMlp::cost(const MixerShape& shape) const {
+  const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
+  const int64_t rows = tile > 0 ? std::min(tile, s) : s;
+  const int64_t tile_in_out = tile > 0 ? (s + 2 * rows) * hidden_ : 0;
+  Cost cost;
+  cost.saved = 2 * s * size_ * shape.compute;
+  cost.recomputed = 2 * rows * size_ * shape.compute;
+  cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
+  const int64_t matrix = size_ * hidden_;
+  cost.weights = 2 * matrix;
+  cost.gradients = (tile > 0 ? 3 : 1) * matrix;
+  cost.unpacked = 2 * matrix;  // one projection, and its copy that joins it with none
+  return cost;
+}
+
+}  // namespace ringside::engine

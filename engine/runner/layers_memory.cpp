@@ -1,0 +1,147 @@
+#include "engine/runner/layers_memory.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+namespace ringside::engine {
+namespace {
+
+int64_t bytes(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
+MixerShape mixer_shape(const PassShape& shape, const ComputeContext& context) {
+  MixerShape mixers = shape;
+  mixers.expert_ranks = shape.state.expert_ranks;
+  mixers.mlp_tile_tokens = shape.activations.mlp_tile_tokens;
+  mixers.compute = bytes(context.compute);
+  mixers.sums = std::max<int64_t>(4, mixers.compute);
+  mixers.device = context.device.type();
+  return mixers;
+}
+
+}  // namespace
+
+int64_t elements(const std::vector<ParamSpec>& specs) {
+  int64_t sum = 0;
+  for (const ParamSpec& spec : specs) {
+    sum += spec.numel();
+  }
+  return sum;
+}
+
+int64_t share(int64_t whole, int64_t ranks) { return (whole + ranks - 1) / ranks; }
+
+int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
+                           int64_t compute) {
+  int64_t bytes = 0;
+  for (const ParamSpec& spec : specs) {
+    bytes += spec.shape.size() == 2
+                 ? QuantisedMatrix::packed_bytes(spec.shape[0], spec.shape[1], format)
+                 : spec.numel() * compute;
+  }
+  return bytes;
+}
+
+AdapterMemory adapter_memory(const ModelConfig& config, const AdapterShape& shape, int64_t tokens,
+                             int64_t compute, int64_t master) {
+  const std::vector<ParamSpec> factors = Adapters::factors(config, shape.options);
+  const int64_t layers = config.num_hidden_layers;
+  int64_t columns = 0;
+  for (const ParamSpec& spec : factors) {
+    columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
+  }
+  const int64_t casts = compute != master ? elements(factors) * compute / layers : 0;
+  AdapterMemory memory{elements(factors) * master, columns / layers * tokens * compute + casts};
+  if (shape.base) {
+    memory.packed_layers = 0;
+    for (const DecoderLayer& layer : make_layers(config)) {
+      *memory.packed_layers += packed_layer_bytes(layer.specs(), *shape.base, compute);
+    }
+  }
+  return memory;
+}
+
+std::size_t largest_layer(const std::vector<DecoderLayer>& layers) {
+  const auto found = std::ranges::find_if(layers, [](const DecoderLayer& layer) {
+    return layer.channel_mixer().routing().experts > 0;
+  });
+  return found == layers.end() ? 0 : static_cast<std::size_t>(found - layers.begin());
+}
+
+LayersMemory::LayersMemory(const ModelConfig& config, const std::vector<DecoderLayer>& layers,
+                           const PassShape& shape, const ComputeContext& context,
+                           const AdapterMemory* adapters)
+    : p_(shape),
+      adapters_(adapters),
+      compute_(bytes(context.compute)),
+      master_(bytes(context.master)),
+      stream_(shape.tokens * config.hidden_size * compute_) {
+  const MixerShape mixers = mixer_shape(shape, context);
+  for (const DecoderLayer& layer : layers) {
+    Cost& cost = tokens_.emplace_back(layer.token_mixer().cost(mixers));
+    cost.saved += 2 * (2 * stream_ + shape.tokens * mixers.sums) +
+                  (adapters != nullptr ? adapters->saved_by_layer : 0);
+  }
+  channels_ = layers[largest_layer(layers)].channel_mixer().cost(mixers);
+}
+
+int64_t LayersMemory::recomputed(int64_t layer, int64_t saved) const {
+  if (!recomputes()) {
+    return 0;
+  }
+  const bool selective = p_.activations.recompute == Recompute::kSelective;
+  return saved - (selective ? tokens_[layer].kept : 0);
+}
+
+int64_t LayersMemory::kept_by(int64_t layer) const {
+  const int64_t input = stream_ + channels_.kept;
+  switch (p_.activations.recompute) {
+    case Recompute::kNone:
+      return tokens_[layer].saved + channels_.saved;
+    case Recompute::kFull:
+      return input;
+    case Recompute::kSelective:
+      return input + tokens_[layer].kept;
+  }
+  return 0;
+}
+
+int64_t LayersMemory::kept(int64_t begin, int64_t end) const {
+  int64_t sum = 0;
+  for (int64_t layer = begin; layer < end; ++layer) {
+    sum += kept_by(layer);
+  }
+  return sum;
+}
+
+int64_t LayersMemory::kept_on_device(int64_t last, int64_t with_offload) const {
+  const int64_t first = p_.activations.offload ? last + 1 - with_offload : 0;
+  return kept(std::max<int64_t>(0, first), last + 1);
+}
+
+int64_t LayersMemory::tables() const {
+  int64_t largest = 0;
+  for (const Cost& cost : tokens_) {
+    largest = std::max(largest, cost.tables);
+  }
+  return largest;
+}
+
+int64_t LayersMemory::channels_moment(int64_t layer) const {
+  const int64_t unpacked =
+      adapters_ != nullptr && adapters_->packed_layers ? channels_.unpacked * compute_ : 0;
+  const int64_t gradients = adapters_ != nullptr ? unpacked : channels_.gradients * master_;
+  // Without recomputation the layer's activations are among those kept.
+  return recomputed(layer, tokens_[layer].saved + channels_.recomputed) + stream_ +
+         channels_.flowing + gradients;
+}
+
+int64_t LayersMemory::tokens_moment(int64_t layer) const {
+  const Cost& mixer = tokens_[layer];
+  const int64_t gradients =
+      adapters_ != nullptr ? 0 : (channels_.weights + mixer.gradients) * master_;
+  const int64_t freed = recomputes() ? 0 : channels_.saved;
+  return recomputed(layer, mixer.saved) + stream_ + mixer.flowing + gradients - freed;
+}
+
+}  // namespace ringside::engine
