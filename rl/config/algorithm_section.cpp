@@ -224,6 +224,11 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   add_advantage(fields, algorithm.reward, algorithm.advantage);
   add_critic(fields, algorithm.critic);
   add_corrections(fields, algorithm);
+  fields.often_set("algorithm", {"task", "preset", "loss", "kl_coef", "clip_low", "clip_high",
+                                 "loss_aggregation", "importance_level", "max_staleness",
+                                 "dynamic_sampling", "router_replay", "mask_truncated"});
+  fields.often_set("algorithm.advantage", {"estimator", "std"});
+  fields.often_set("algorithm.correction", {"mode"});
 }
 
 }  // namespace ringside::rl

@@ -40,8 +40,9 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge) {
 }
 
 void add_weights(FieldList& fields, WeightsConfig& weights) {
-  fields.choice(
+  fields.choice_or_model(
       "weights.publish_dtype", weights.publish_dtype,
+      {DType::kFloat32, DType::kBFloat16, DType::kFloat64},
       "of the weights sent to workers: model (= model.dtype), float32, bfloat16, float64");
   fields.choice(
       "weights.encoding", weights.encoding,

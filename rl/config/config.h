@@ -227,8 +227,8 @@ struct ParallelConfig {
   int64_t expert_parallel_size = 1;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
   int64_t zero_stage = 3;
-  ReduceDType reduce_dtype = ReduceDType::kFloat32;
-  GroupScope group_scope = GroupScope::kLocalNode;
+  DType reduce_dtype = DType::kFloat32;
+  sp::GroupScope group_scope = sp::GroupScope::kLocalNode;
   double collective_timeout_s = 600.0;
 
   // Number of ranks that share a sequence, before or after context_parallel_size is factored.
@@ -248,7 +248,7 @@ struct SpConfig {
   SpMethod method = SpMethod::kAuto;
   sp::RingImpl ring_impl = sp::RingImpl::kP2p;
   sp::RingImpl ring_backward = sp::RingImpl::kP2p;
-  bool async_ulysses = false;
+  AsyncUlysses async_ulysses = AsyncUlysses::kFalse;
   bool shared_prefix = true;
   sp::Placement placement = sp::Placement::kDocumentAware;
   int64_t heads_k_stride = 0;
@@ -272,13 +272,13 @@ struct BridgeConfig {
   double pause_timeout_s = 3600.0;
   double assignment_timeout_s = 600.0;
   int64_t max_queued_mb = 4096;
-  JournalFsync journal_fsync = JournalFsync::kBatch;
+  bridge::FsyncPolicy journal_fsync = bridge::FsyncPolicy::kInterval;
   int64_t journal_max_mb = 16384;
   CurveConfig curve;
 };
 
 struct WeightsConfig {
-  PublishDType publish_dtype = PublishDType::kModel;
+  std::optional<DType> publish_dtype;  // none: model.dtype
   WeightEncoding encoding = WeightEncoding::kAuto;
   int64_t full_every = 16;
   bool shared_memory = true;

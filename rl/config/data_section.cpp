@@ -49,6 +49,8 @@ void add_data_section(FieldList& fields, DataConfig& data) {
               "use a new order in each pass over the data; it depends on seed alone");
   fields.may_change_on_resume("data.eval");
   fields.may_change_on_resume("data.sft_eval");
+  fields.often_set("data", {"train", "eval", "sft", "prompt_key", "answer_key", "chat_template",
+                            "text_prompts", "on_overlong"});
 }
 
 void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {

@@ -18,6 +18,8 @@ constexpr std::string_view kHead =
     "# command line. Relative paths in a recipe are relative to the recipe's folder. Relative "
     "paths on the command\n"
     "# line are relative to the working directory.\n"
+    "# In every section the keys come first that the recipes and READMEs set most, after "
+    "a blank line the others.\n"
     "#\n"
     "# Printed by `ringside check --defaults` from the table in rl/config; a test compares the "
     "two.\n";
@@ -61,6 +63,7 @@ std::string print_defaults() {
   const SectionSentences sections = section_sentences();
   std::ostringstream out;
   out << kHead;
+  bool was_often = false;
   std::string open;  // the section whose keys are being written, with a dot at its end
   for (const Field& field : fields_of(config)) {
     std::size_t begin = 0;
@@ -77,9 +80,10 @@ std::string print_defaults() {
             sentence == sections.end() ? "" : sentence->second);
       }
     }
-    if (begin == 0) {
+    if (begin == 0 || (was_often && !field.often_set && open == field.key.substr(0, begin))) {
       out << "\n";
     }
+    was_often = field.often_set;
     open = field.key.substr(0, begin);
     const auto depth = static_cast<std::size_t>(std::count(open.begin(), open.end(), '.'));
     write_line(

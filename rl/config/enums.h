@@ -4,12 +4,15 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "engine/layers/activation_options.h"
 #include "engine/optim/lr_schedule.h"
+#include "rollout_bridge/base/fsync_policy.h"
 #include "sp/layout/placement.h"
 #include "sp/mesh/mesh.h"
+#include "sp/mesh/node_span.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::rl {
@@ -18,14 +21,11 @@ namespace ringside::rl {
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
 enum class DType { kFloat32, kBFloat16, kFloat64, kFloat16 };
-// kModel: the same as model.dtype.
-enum class PublishDType { kModel, kFloat32, kBFloat16, kFloat64 };
 enum class ModelInit { kPretrained, kRandom };
 using engine::LrDecay;
 using engine::Recompute;
 using sp::CpFsdpMode;
 enum class OptimizerOffload { kNone, kMoments, kFull };
-enum class ReduceDType { kFloat32, kBFloat16 };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
 enum class Task { kRl, kSft };
@@ -83,8 +83,8 @@ enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class TextPrompts { kRaw, kUser };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
-enum class GroupScope { kLocalNode, kGlobal };
-enum class JournalFsync { kAlways, kBatch, kNever };
+// auto: where the prediction says that it is faster.
+enum class AsyncUlysses { kFalse, kTrue, kAuto };
 enum class WeightEncoding { kAuto, kDense };
 // Who samples the completions of an evaluation.
 enum class EvalBy { kEmbedded, kWorkers };
@@ -113,21 +113,12 @@ struct EnumNames<OptimizerOffload> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "moments", "full"};
 };
 template <>
-struct EnumNames<ReduceDType> {
-  static constexpr std::array<std::string_view, 2> kNames = {"float32", "bfloat16"};
-};
-template <>
 struct EnumNames<LoraBase> {
   static constexpr std::array<std::string_view, 3> kNames = {"model", "nf4", "int8"};
 };
 template <>
 struct EnumNames<LoraPublish> {
   static constexpr std::array<std::string_view, 2> kNames = {"merged", "adapter"};
-};
-template <>
-struct EnumNames<PublishDType> {
-  static constexpr std::array<std::string_view, 4> kNames = {"model", "float32", "bfloat16",
-                                                             "float64"};
 };
 template <>
 struct EnumNames<ModelInit> {
@@ -247,12 +238,16 @@ struct EnumNames<SpMethod> {
   static constexpr std::array<std::string_view, 3> kNames = {"auto", "ulysses", "ring"};
 };
 template <>
+struct EnumNames<AsyncUlysses> {
+  static constexpr std::array<std::string_view, 3> kNames = {"false", "true", "auto"};
+};
+template <>
 struct EnumNames<CpFsdpMode> {
   static constexpr std::array<std::string_view, 4> kNames = {"all", "ulysses_only", "ring_only",
                                                              "none"};
 };
 template <>
-struct EnumNames<GroupScope> {
+struct EnumNames<sp::GroupScope> {
   static constexpr std::array<std::string_view, 2> kNames = {"local_node", "global"};
 };
 template <>
@@ -265,7 +260,7 @@ struct EnumNames<sp::Placement> {
                                                              "contiguous"};
 };
 template <>
-struct EnumNames<JournalFsync> {
+struct EnumNames<bridge::FsyncPolicy> {
   static constexpr std::array<std::string_view, 3> kNames = {"always", "batch", "never"};
 };
 template <>
@@ -290,6 +285,13 @@ struct EnumNames<ProgressStyle> {
 template <class E>
 constexpr std::string_view to_string(E value) {
   return EnumNames<E>::kNames.at(static_cast<std::size_t>(value));
+}
+
+// Of a key that may follow model.dtype: nothing is "model".
+inline constexpr std::string_view kAsModel = "model";
+template <class E>
+constexpr std::string_view to_string(const std::optional<E>& value) {
+  return value ? to_string(*value) : kAsModel;
 }
 
 }  // namespace ringside::rl

@@ -83,6 +83,7 @@ void add_model_section(FieldList& fields, ModelConfig& model) {
         "model.mlp_tile_tokens", "model.logit_chunk_mb"}) {
     fields.may_change_on_resume(key);
   }
+  fields.often_set("model", {"path", "dtype", "recompute"});
 }
 
 void check_model_section(const Config& c, std::vector<Mistake>& mistakes) {

@@ -142,6 +142,9 @@ void add_output_sections(FieldList& fields, CheckpointConfig& checkpoint, LogCon
   for (const char* section : {"checkpoint.", "log.", "eval."}) {
     fields.may_change_on_resume(section);
   }
+  fields.often_set("checkpoint", {"every", "keep"});
+  fields.often_set("log", {"rollouts"});
+  fields.often_set("eval", {"every", "by", "sets", "max_prompts"});
 }
 
 void check_output_sections(const Config& c, std::vector<Mistake>& mistakes) {

@@ -30,8 +30,8 @@ void add_parallel(FieldList& fields, ParallelConfig& parallel) {
   fields.integer("parallel.zero_stage", parallel.zero_stage, between(1, 3),
                  "what is sharded: 1 = master weights and moments, 2 = gradients too, 3 = the "
                  "weights that compute too");
-  fields.choice(
-      "parallel.reduce_dtype", parallel.reduce_dtype,
+  fields.choice_among(
+      "parallel.reduce_dtype", parallel.reduce_dtype, {DType::kFloat32, DType::kBFloat16},
       "in which gradients are sent between the ranks that share one copy: float32, bfloat16");
   fields.choice(
       "parallel.group_scope", parallel.group_scope,
@@ -50,9 +50,10 @@ void add_sp(FieldList& fields, SpConfig& sp) {
   fields.choice("sp.ring_backward", sp.ring_backward,
                 "how keys and values come in the backward of ring_impl p2p: p2p, all_gather = at "
                 "once; gradients then go straight to their ranks");
-  fields.flag("sp.async_ulysses", sp.async_ulysses,
-              "overlap each projection with the all-to-all beside it; needs Ulysses over at least "
-              "2 ranks; not for latent attention or gated delta nets; no effect with adapters");
+  fields.choice("sp.async_ulysses", sp.async_ulysses,
+                "overlap each projection with the all-to-all beside it; true needs Ulysses over at "
+                "least 2 ranks; not for latent attention or gated delta nets; no effect with "
+                "adapters; auto = where it is predicted to be faster");
   fields.flag("sp.shared_prefix", sp.shared_prefix,
               "compute and send the common prefix of documents once, such as a group's prompt");
   fields.choice("sp.placement", sp.placement,
@@ -95,10 +96,10 @@ void check_axes(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back(
         {"sp.heads_k_stride", "is " + std::to_string(c.sp.heads_k_stride) + no_ring + "0"});
   }
-  if (!ulysses && c.sp.async_ulysses) {
+  if (!ulysses && c.sp.async_ulysses == AsyncUlysses::kTrue) {
     mistakes.push_back({"sp.async_ulysses",
                         "is true, but there is no Ulysses exchange: parallel.ulysses_parallel_size "
-                        "is 1; expected false"});
+                        "is 1; expected false or auto"});
   }
   if (!ring && !ulysses && c.parallel.cp_fsdp_mode != CpFsdpMode::kAll) {
     mistakes.push_back(
@@ -184,6 +185,9 @@ void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig
   add_sp(fields, sp);
   fields.may_change_on_resume("parallel.");
   fields.may_change_on_resume("sp.");
+  fields.often_set("parallel",
+                   {"data_parallel_shard_size", "context_parallel_size", "ulysses_parallel_size",
+                    "ringattn_parallel_size", "expert_parallel_size"});
 }
 
 void check_parallel_sections(const Config& c, std::vector<Mistake>& mistakes) {

@@ -61,6 +61,9 @@ struct SlotSchema {
     Json names = Json::array();
     for (const std::string_view name : slot.names) {
       names.push_back(name);
+      if (name == "true" || name == "false") {  // as YAML reads them
+        names.push_back(name == "true");
+      }
     }
     return {{"enum", names}, {"default", slot.get()}};
   }

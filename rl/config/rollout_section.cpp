@@ -130,6 +130,10 @@ void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
                           "rollout.server_options."}) {
     fields.may_change_on_resume(key);
   }
+  fields.often_set("rollout",
+                   {"prompts_per_step", "group_size", "max_prompt_tokens", "max_completion_tokens",
+                    "temperature", "reward", "reward_separator", "server", "num_workers"});
+  fields.often_set("rollout.server_options", {"url", "model", "concurrency", "weights"});
 }
 
 }  // namespace ringside::rl

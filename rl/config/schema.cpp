@@ -1,7 +1,10 @@
 #include "rl/config/schema.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
+#include <stdexcept>
 #include <utility>
 
 #include "rl/config/sections.h"
@@ -36,6 +39,35 @@ FieldList all_rows(Config& config) {
   return fields;
 }
 
+// The rows of a section, whose keys have `prefix` characters before their names in it: those that
+// are set often, the others, its sections in the order of their first rows.
+std::vector<Field> arranged(std::vector<Field> fields, std::size_t prefix) {
+  std::vector<Field> result, others;
+  std::vector<std::pair<std::string, std::vector<Field>>> sections;
+  for (Field& field : fields) {
+    const std::size_t dot = field.key.find('.', prefix);
+    if (dot == std::string::npos) {
+      (field.often_set ? result : others).push_back(std::move(field));
+      continue;
+    }
+    const std::string name = field.key.substr(0, dot);
+    auto section = std::find_if(sections.begin(), sections.end(),
+                                [&](const auto& one) { return one.first == name; });
+    if (section == sections.end()) {
+      section = sections.emplace(section, name, std::vector<Field>{});
+    }
+    section->second.push_back(std::move(field));
+  }
+  const auto append = [&](std::vector<Field> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(result));
+  };
+  append(std::move(others));
+  for (auto& [name, rows] : sections) {
+    append(arranged(std::move(rows), name.size() + 1));
+  }
+  return result;
+}
+
 }  // namespace
 
 bool Range::holds(double value) const {
@@ -60,6 +92,20 @@ std::string Range::describe() const {
   }
   return text.empty() ? "a finite number" : text;
 }
+
+void FieldList::often_set(std::string_view section, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    const std::string key = std::string(section).append(".").append(name);
+    const auto found = std::find_if(fields_.begin(), fields_.end(),
+                                    [&](const Field& field) { return field.key == key; });
+    if (found == fields_.end()) {
+      throw std::out_of_range("often_set: no key " + key);
+    }
+    found->often_set = true;
+  }
+}
+
+std::vector<Field> FieldList::take_fields() && { return arranged(std::move(fields_), 0); }
 
 void FieldList::may_change_on_resume(std::string_view key) {
   for (Field& field : fields_) {

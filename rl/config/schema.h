@@ -69,6 +69,8 @@ struct Field {
   // Whether a run may be resumed with another value: it says where and how fast the run trains, not
   // what it learns.
   bool may_change_on_resume = false;
+  // Whether it stands among the first of its section: what the recipes and READMEs set most.
+  bool often_set = false;
 };
 
 // One Field per key, in the order of configs/defaults.yaml. The slots point into `config`, which

@@ -5,7 +5,9 @@
 // from the rows.
 #pragma once
 
+#include <initializer_list>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,6 +55,26 @@ class FieldList {
                    [&value](std::size_t i) { value = static_cast<E>(i); }},
         std::move(sentence));
   }
+  // One of these values of an enumeration.
+  template <class E>
+  void choice_among(std::string key, E& value, std::vector<E> values, std::string sentence) {
+    std::vector<std::string_view> names;
+    for (const E one : values) {
+      names.push_back(to_string(one));
+    }
+    add(std::move(key),
+        ChoiceSlot{std::move(names), [&value] { return to_string(value); },
+                   [&value, values](std::size_t i) { value = values.at(i); }},
+        std::move(sentence));
+  }
+  // The same, or nothing, by the word kAsModel.
+  template <class E>
+  void choice_or_model(std::string key, std::optional<E>& value, const std::vector<E>& values,
+                       std::string sentence) {
+    std::vector<std::optional<E>> all{std::nullopt};
+    all.insert(all.end(), values.begin(), values.end());
+    choice_among(std::move(key), value, std::move(all), std::move(sentence));
+  }
   // value: the index of the word.
   void choice(std::string key, double& value, std::span<const std::string_view> words,
               std::string sentence) {
@@ -73,16 +95,20 @@ class FieldList {
   void section(std::string name, std::string sentence) {
     sections_.emplace(std::move(name), std::move(sentence));
   }
+  // Marks keys of a section, of those added so far.
+  // Throws: std::out_of_range for one that is not there.
+  void often_set(std::string_view section, std::initializer_list<std::string_view> names);
   // Marks a key, or with a dot at its end the rows so far of a section.
   void may_change_on_resume(std::string_view key);
 
-  // The rows and the sections' sentences; the list is empty afterwards.
-  std::vector<Field> take_fields() && { return std::move(fields_); }
+  // The rows and the sections' sentences; the list is empty afterwards. In every section come the
+  // keys that are set often, then its other keys, then its own sections.
+  std::vector<Field> take_fields() &&;
   SectionSentences take_sections() && { return std::move(sections_); }
 
  private:
   void add(std::string key, Slot slot, std::string sentence) {
-    fields_.push_back({std::move(key), std::move(slot), std::move(sentence), false});
+    fields_.push_back({std::move(key), std::move(slot), std::move(sentence)});
   }
 
   std::vector<Field> fields_;

@@ -164,6 +164,10 @@ void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraCo
                           "train.tokens_per_micro_batch"}) {
     fields.may_change_on_resume(key);
   }
+  fields.often_set("optimizer",
+                   {"learning_rate", "lr_schedule", "warmup_steps", "beta2", "max_grad_norm"});
+  fields.often_set("lora", {"rank", "alpha", "base", "publish"});
+  fields.often_set("train", {"steps", "epochs", "tokens_per_micro_batch", "batch_size", "threads"});
 }
 
 void check_training_sections(const Config& c, std::vector<Mistake>& mistakes) {

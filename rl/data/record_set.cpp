@@ -3,10 +3,13 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "engine/json/json_text.h"
 #include "rl/config/data_files.h"
@@ -18,16 +21,46 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Finds a key that stands twice in one object while a text is parsed. Readers keep one of the two
+// values, which is never said.
+class RepeatedKey {
+ public:
+  bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      open_.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      open_.pop_back();
+    } else if (event == Json::parse_event_t::key &&
+               !open_.back().insert(parsed.get<std::string>()).second && found_.empty()) {
+      found_ = parsed.get<std::string>();
+    }
+    return true;
+  }
+  // Throws: std::runtime_error if there was one.
+  void refuse(const std::string& place) const {
+    if (!found_.empty()) {
+      throw std::runtime_error(place + ": key \"" + found_ +
+                               "\" stands twice in one object, expected once");
+    }
+  }
+
+ private:
+  std::vector<std::set<std::string>> open_;  // the keys of each object that is being read
+  std::string found_;
+};
+
 class LinesFile final : public RecordFile {
  public:
   explicit LinesFile(const std::filesystem::path& file) : RecordFile(file), lines_(file) {}
   int64_t size() const override { return lines_.size(); }
   Json record(int64_t i) override {
     const std::string text = lines_.line(i);
-    auto object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    RepeatedKey repeated;
+    auto object = Json::parse(text, std::ref(repeated), /*allow_exceptions=*/false);
     if (!object.is_object()) {
       parse_json_line(text, path(), number(i));  // throws
     }
+    repeated.refuse(place(i));
     return object;
   }
   int64_t number(int64_t i) const override { return lines_.line_number(i); }
@@ -46,11 +79,13 @@ std::string row_place(const std::filesystem::path& path, int64_t i) {
 
 Json read_array(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  auto rows = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  RepeatedKey repeated;
+  auto rows = Json::parse(file, std::ref(repeated), /*allow_exceptions=*/false);
   if (rows.is_discarded()) {
     engine::read_json_file(path);  // throws, with the place
     throw std::runtime_error("cannot read " + path.string());
   }
+  repeated.refuse(path.string());
   return rows;
 }
 

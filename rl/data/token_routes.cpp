@@ -60,12 +60,10 @@ void TokenRoutes::append_made_up(std::vector<uint8_t>& rows, int64_t begin, int6
   }
 }
 
-std::vector<uint8_t> TokenRoutes::rows(const bridge::Rollout& rollout,
-                                       const bridge::BranchPath& path) const {
-  std::vector<uint8_t> rows;
-  if (layers_ == 0) {
-    return rows;
-  }
+sp::TokenField TokenRoutes::field(const bridge::Rollout& rollout,
+                                  const bridge::BranchPath& path) const {
+  sp::TokenField field{kRoutesField, id_bytes_ == 2 ? sp::FieldType::kInt16 : sp::FieldType::kUInt8,
+                       layers_ * per_token_};
   const auto prompt = static_cast<int64_t>(rollout.prompt_ids.size());
   std::vector<bridge::TokenRange> parts{{0, prompt}};
   for (const bridge::TokenRange& range : path.ranges) {
@@ -74,10 +72,11 @@ std::vector<uint8_t> TokenRoutes::rows(const bridge::Rollout& rollout,
   std::erase_if(parts, [](const bridge::TokenRange& part) { return part.begin == part.end; });
   --parts.back().end;
   for (const bridge::TokenRange& part : parts) {
-    rollout.routed_experts.empty() ? append_made_up(rows, part.begin, part.end)
-                                   : append(rows, rollout.routed_experts, part.begin, part.end);
+    rollout.routed_experts.empty()
+        ? append_made_up(field.bytes, part.begin, part.end)
+        : append(field.bytes, rollout.routed_experts, part.begin, part.end);
   }
-  return rows;
+  return field;
 }
 
 }  // namespace ringside::rl

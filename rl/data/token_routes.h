@@ -8,8 +8,12 @@
 
 #include "rollout_bridge/protocol/branches.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "sp/batch/document.h"
 
 namespace ringside::rl {
+
+// The experts that replayed tokens use, as a field of documents.
+inline constexpr const char* kRoutesField = "routes";
 
 // The rows of all documents of a step have one form: the ids of each layer with experts in order,
 // of one or two bytes (little-endian). Thread safety: const functions from any thread.
@@ -20,11 +24,12 @@ class TokenRoutes {
   // number of experts a token, than those of an earlier one.
   explicit TokenRoutes(std::span<const bridge::Rollout> rollouts);
 
-  // A row for each token of the branch but its last: Document::token_rows. Empty if no rollout of
-  // the step has routes. A rollout without routes gets made-up ones: it carries no loss.
-  // Shapes: [ids of the branch - 1, layers with experts, experts a token], of one or two bytes an
-  // id.
-  std::vector<uint8_t> rows(const bridge::Rollout& rollout, const bridge::BranchPath& path) const;
+  // Whether a rollout of the step has routes.
+  bool any() const { return layers_ > 0; }
+  // The field kRoutesField of the tokens of a branch but its last. A rollout without routes gets
+  // made-up ones: it carries no loss. Only if any().
+  // Shapes: [ids of the branch - 1, layers with experts x experts a token], uint8 or int16.
+  sp::TokenField field(const bridge::Rollout& rollout, const bridge::BranchPath& path) const;
 
  private:
   void append(std::vector<uint8_t>& rows, const bridge::RoutedExperts& routed, int64_t begin,

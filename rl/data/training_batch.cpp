@@ -42,7 +42,9 @@ sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchP
   const bridge::TokenRange own = path.own();
   sp::Document document;
   document.ids = ids_of(rollout, path);
-  document.token_rows = routes.rows(rollout, path);
+  if (routes.any()) {
+    document.fields.push_back(routes.field(rollout, path));
+  }
   const int64_t own_begin = static_cast<int64_t>(document.ids.size()) - (own.end - own.begin);
   for (int64_t i = own.begin; i < own.end; ++i) {
     if (mask[i]) {

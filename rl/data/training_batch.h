@@ -36,7 +36,7 @@ struct StepBatch {
 // that failed have no entry and count in no denominator. With algorithm.mask_truncated, completions
 // that hit the length limit have no entry. With dynamic_sampling drop or refill, groups whose
 // rewards are all equal have no entry and count in no denominator. With router_replay rollout the
-// documents' token_rows are the tokens' routes.
+// documents' field kRoutesField has the tokens' routes.
 // The rollouts keep the rules of check_recorded() (rl/rollouts/rollout_admission.h), which every
 // source of rollouts applies.
 // Throws: std::invalid_argument naming the rollout, for branches that do not fit, or routes unlike

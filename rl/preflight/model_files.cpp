@@ -180,7 +180,7 @@ void check_adapters(const Config& config, const engine::ModelConfig* model,
   if (model != nullptr) {
     check_adapted_model(config, *model, report);
   }
-  if (config.sp.async_ulysses) {
+  if (config.sp.async_ulysses == AsyncUlysses::kTrue) {
     report.notes.push_back(
         "sp.async_ulysses: projections with adapters do not overlap the exchange of heads; the "
         "policy uses the synchronous form");

@@ -1,7 +1,6 @@
 #include "rl/rollouts/trainer_options.h"
 
 #include <chrono>
-#include <stdexcept>
 
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -9,18 +8,6 @@ namespace ringside::rl {
 namespace {
 
 using std::chrono::milliseconds;
-
-bridge::FsyncPolicy fsync_policy(JournalFsync policy) {
-  switch (policy) {
-    case JournalFsync::kAlways:
-      return bridge::FsyncPolicy::kEvery;
-    case JournalFsync::kBatch:
-      return bridge::FsyncPolicy::kInterval;
-    case JournalFsync::kNever:
-      return bridge::FsyncPolicy::kOff;
-  }
-  throw std::invalid_argument("unknown journal fsync policy");
-}
 
 milliseconds from_seconds(double seconds) {
   return milliseconds(static_cast<int64_t>(seconds * 1000));
@@ -38,7 +25,7 @@ bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::st
   options.run_id = run_id;
   options.trainer_term = trainer_term;
   options.journal.directory = journal_directory;
-  options.journal.fsync = fsync_policy(config.journal_fsync);
+  options.journal.fsync = config.journal_fsync;
   options.journal.max_bytes = from_mebibytes(config.journal_max_mb);
   options.heartbeat_interval = from_seconds(config.heartbeat_s);
   options.worker_timeout = from_seconds(config.worker_timeout_s);

@@ -291,7 +291,7 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
   const engine::ComputeContext context(scalar_type(config.model.dtype));
   const auto compute = static_cast<int64_t>(c10::elementSize(context.compute));
   const auto master = static_cast<int64_t>(c10::elementSize(context.master));
-  const int64_t wire = config.parallel.reduce_dtype == ReduceDType::kBFloat16 ? 2 : master;
+  const int64_t wire = config.parallel.reduce_dtype == DType::kBFloat16 ? 2 : master;
   const int64_t stage = config.parallel.zero_stage;
   StepTraffic traffic;
   traffic.micro_batches = micro_batches;

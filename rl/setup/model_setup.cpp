@@ -28,17 +28,7 @@ at::ScalarType scalar_type(DType dtype) {
 }
 
 DType published_dtype(const Config& config) {
-  switch (config.weights.publish_dtype) {
-    case PublishDType::kModel:
-      return config.model.dtype;
-    case PublishDType::kFloat32:
-      return DType::kFloat32;
-    case PublishDType::kBFloat16:
-      return DType::kBFloat16;
-    case PublishDType::kFloat64:
-      return DType::kFloat64;
-  }
-  throw std::invalid_argument("unknown publish dtype");
+  return config.weights.publish_dtype.value_or(config.model.dtype);
 }
 
 engine::ComputeContext compute_context(const Config& config, c10::Device device) {
@@ -49,7 +39,7 @@ engine::ComputeContext compute_context(const Config& config, const sp::ProcessGr
   engine::ComputeContext context = compute_context(config, groups.device());
   context.sharding = make_sharding(config.parallel, groups);
   context.experts = make_expert_sharding(config.parallel, groups);
-  if (config.parallel.reduce_dtype == ReduceDType::kBFloat16) {
+  if (config.parallel.reduce_dtype == DType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
   context.host_moments = config.optimizer.offload == OptimizerOffload::kMoments;
@@ -66,9 +56,10 @@ engine::ActivationOptions activation_options(const Config& config) {
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model) {
   // Adapters are not looked at: with them the exchange is synchronous, which is no error.
   const engine::Support can = engine::supports(model, engine::Feature::kAsyncUlysses);
-  return !config.sp.async_ulysses || can ? ""
-                                         : "is true, but " + can.reason() + " (model_type " +
-                                               model.model_type + "); expected false";
+  return config.sp.async_ulysses != AsyncUlysses::kTrue || can
+             ? ""
+             : "is true, but " + can.reason() + " (model_type " + model.model_type +
+                   "); expected false";
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {

@@ -102,22 +102,80 @@ std::string advice_on_nodes(const LayerTime& shared, int64_t ranks_per_node) {
          "within a node, and use data parallelism between nodes";
 }
 
-// All exchanges of the asynchronous form overlap a projection, at best wholly.
+bool can_overlap(const Config& config, const engine::ModelConfig& model, const LayerTime& shared) {
+  return shared.method.ulysses > 1 && config.lora.rank == 0 &&
+         engine::supports(model, engine::Feature::kAsyncUlysses);
+}
+
+// What the asynchronous form can hide: all its exchanges overlap a projection, at best wholly.
+double hidden_seconds(const LayerTime& shared) {
+  return std::min(shared.method.ulysses_seconds, shared.projections);
+}
+
+bool overlap_pays(const LayerTime& shared) {
+  return hidden_seconds(shared) > 0.05 * shared.seconds();
+}
+
 std::string advice_on_async(const Config& config, const engine::ModelConfig& model,
                             const LayerTime& shared) {
-  const bool can = engine::supports(model, engine::Feature::kAsyncUlysses) && config.lora.rank == 0;
-  if (shared.method.ulysses == 1 || !can) {
+  if (!can_overlap(config, model, shared)) {
     return "";
   }
-  const bool async = config.sp.async_ulysses;
-  const double hidden = std::min(shared.method.ulysses_seconds, shared.projections);
-  const bool pays = hidden > 0.05 * shared.seconds();
-  if (pays == async) {
-    return "";
+  const bool pays = overlap_pays(shared);
+  const std::string figures = "the asynchronous form can hide at most " +
+                              milliseconds(hidden_seconds(shared)) + " of a layer's " +
+                              milliseconds(shared.seconds());
+  const std::string value = pays ? "true" : "false";
+  if (config.sp.async_ulysses == AsyncUlysses::kAuto) {
+    return "sp.async_ulysses: auto is " + value + ": " + figures;
   }
-  return "advice: sp.async_ulysses: " + std::string(pays ? "true" : "false") +
-         " is likely faster: the asynchronous form can hide at most " + milliseconds(hidden) +
-         " of a layer's " + milliseconds(shared.seconds());
+  return pays == (config.sp.async_ulysses == AsyncUlysses::kTrue)
+             ? ""
+             : "advice: sp.async_ulysses: " + value + " is likely faster: " + figures;
+}
+
+// Replaces sp.async_ulysses auto by what the prediction says.
+void settle_async_ulysses(Config& config) {
+  if (config.sp.async_ulysses != AsyncUlysses::kAuto) {
+    return;
+  }
+  config.sp.async_ulysses = AsyncUlysses::kFalse;
+  if (config.parallel.ulysses_parallel_size == 1) {
+    return;
+  }
+  const engine::ModelConfig model = engine::load_model_config(config.model.path);
+  const sp::MethodQuery query = typical_micro_batch(config, model);
+  for (const sp::MethodCost& cost : sp::rank_methods(query)) {
+    const LayerTime shared = layer_time(query, model, cost);
+    if (cost.ulysses == config.parallel.ulysses_parallel_size && overlap_pays(shared) &&
+        can_overlap(config, model, shared)) {
+      config.sp.async_ulysses = AsyncUlysses::kTrue;
+    }
+  }
+}
+
+void factor(Config& config) {
+  auto& parallel = config.parallel;
+  const int64_t size = parallel.context_parallel_size;
+  if (size == 0) {
+    return;
+  }
+  const engine::ModelConfig model = engine::load_model_config(config.model.path);
+  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config, model))) {
+    const SpMethod method = config.sp.method;
+    if (method == SpMethod::kAuto || (method == SpMethod::kUlysses && cost.ulysses == size) ||
+        (method == SpMethod::kRing && cost.ring == size)) {
+      parallel.ulysses_parallel_size = cost.ulysses;
+      parallel.ringattn_parallel_size = cost.ring;
+      parallel.context_parallel_size = 0;
+      return;
+    }
+  }
+  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " +
+                              std::to_string(size) + " exceeds the " +
+                              std::to_string(most_ulysses_ranks(model)) +
+                              " ranks that the model's heads allow; expected sp.method auto or "
+                              "ring");
 }
 
 }  // namespace
@@ -148,32 +206,13 @@ sp::SequenceOptions sequence_options(const SpConfig& config) {
   options.plan.heads_k_stride = config.heads_k_stride;
   options.placement = config.placement;
   options.shared_prefix = config.shared_prefix;
-  options.async_ulysses = config.async_ulysses;
+  options.async_ulysses = config.async_ulysses == AsyncUlysses::kTrue;
   return options;
 }
 
 void factor_context_parallel(Config& config) {
-  auto& parallel = config.parallel;
-  const int64_t size = parallel.context_parallel_size;
-  if (size == 0) {
-    return;
-  }
-  const engine::ModelConfig model = engine::load_model_config(config.model.path);
-  for (const sp::MethodCost& cost : sp::rank_methods(typical_micro_batch(config, model))) {
-    const SpMethod method = config.sp.method;
-    if (method == SpMethod::kAuto || (method == SpMethod::kUlysses && cost.ulysses == size) ||
-        (method == SpMethod::kRing && cost.ring == size)) {
-      parallel.ulysses_parallel_size = cost.ulysses;
-      parallel.ringattn_parallel_size = cost.ring;
-      parallel.context_parallel_size = 0;
-      return;
-    }
-  }
-  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " +
-                              std::to_string(size) + " exceeds the " +
-                              std::to_string(most_ulysses_ranks(model)) +
-                              " ranks that the model's heads allow; expected sp.method auto or "
-                              "ring");
+  factor(config);
+  settle_async_ulysses(config);
 }
 
 std::vector<std::string> describe_sequence_parallel(const Config& config) {

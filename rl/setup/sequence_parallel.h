@@ -31,11 +31,11 @@ sp::SequenceOptions sequence_options(const SpConfig& config);
 std::vector<std::string> describe_sequence_parallel(const Config& config);
 
 // Factors parallel.context_parallel_size into ulysses_parallel_size and ringattn_parallel_size and
-// sets it to 0. A configuration without it is unchanged. `auto` selects the factoring that the
-// plans of a full micro-batch of the longest samples predict to be fastest. Reads
-// model.path/config.json for the head counts.
-// Throws: std::invalid_argument when no factoring fits them; what engine::load_model_config() and
-// device_speeds() throw.
+// sets it to 0, and settles sp.async_ulysses auto: true where the asynchronous form is predicted to
+// hide more than 5 % of a layer's time. A configuration without both is unchanged. `auto` selects
+// the factoring that the plans of a full micro-batch of the longest samples predict to be fastest.
+// Reads model.path/config.json for the head counts. Throws: std::invalid_argument when no factoring
+// fits them; what engine::load_model_config() and device_speeds() throw.
 void factor_context_parallel(Config& config);
 
 }  // namespace ringside::rl

@@ -6,6 +6,8 @@
 #include <array>
 #include <optional>
 
+#include "rl/data/token_routes.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -29,18 +31,19 @@ constexpr std::array kLossColumns = {
 
 }  // namespace
 
-at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model) {
-  const at::Tensor& rows = batch.rows_sb;
-  if (!rows.defined()) {
+at::Tensor routes_of(const sp::MicroBatch& batch, const engine::ModelConfig& model) {
+  const auto found = batch.fields.find(kRoutesField);
+  if (found == batch.fields.end()) {
     return {};
   }
+  const at::Tensor& ids_sw = found->second;
   const auto layers = static_cast<int64_t>(expert_layers(model).size());
-  const int64_t ids = layers * model.experts.per_token;
-  TORCH_CHECK(ids > 0 && (rows.size(1) == ids || rows.size(1) == 2 * ids), "routes of ",
-              rows.size(1), " bytes a token for a model whose tokens use ", model.experts.per_token,
-              " experts in ", layers, " layers");
-  return (rows.size(1) == ids ? rows : rows.view(at::kShort))
-      .view({rows.size(0), layers, model.experts.per_token});
+  const bool whole = ids_sw.scalar_type() == at::kByte || ids_sw.scalar_type() == at::kShort;
+  TORCH_CHECK(layers > 0 && whole && ids_sw.size(1) == layers * model.experts.per_token,
+              "routes of ", ids_sw.size(1), " experts a token (", ids_sw.scalar_type(),
+              ") for a model whose tokens use ", model.experts.per_token, " experts in ", layers,
+              " layers");
+  return ids_sw.view({ids_sw.size(0), layers, model.experts.per_token});
 }
 
 void RouteOutputs::add(LocalBatch& local, std::size_t index, const at::Tensor& routes_sLK) {

@@ -26,11 +26,11 @@ struct LocalBatch {
   std::vector<at::Tensor> routes = {};
 };
 
-// The micro-batch's rows as routes of a model with these experts; undefined, on every rank, if no
-// document has rows.
+// The micro-batch's field kRoutesField as routes of a model with these experts; undefined, on every
+// rank, if no document has routes.
 // Shapes: [s, layers with experts, experts a token], uint8 or int16.
-// Throws: c10::Error when the rows have another size.
-at::Tensor routes_of_rows(const sp::MicroBatch& batch, const engine::ModelConfig& model);
+// Throws: c10::Error when the field has another width or dtype.
+at::Tensor routes_of(const sp::MicroBatch& batch, const engine::ModelConfig& model);
 
 // Routes that a model recorded. They stay on the device until one copy brings all of them to the
 // host.

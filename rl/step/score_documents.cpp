@@ -17,7 +17,7 @@ std::vector<std::vector<double>> score_documents(
       engine::collator_options(config, options.tokens_per_micro_batch, options.sequence);
   LocalBatch local{sp::collate(documents, mesh, collator), 0};
   for (const sp::MicroBatch& micro_batch : local.micro_batches) {
-    local.routes.push_back(routes_of_rows(micro_batch, config));
+    local.routes.push_back(routes_of(micro_batch, config));
   }
   int64_t num_entries = 0;
   for (const sp::Document& document : documents) {

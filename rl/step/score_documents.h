@@ -19,8 +19,8 @@ struct ScoreOptions {
 
 // The log-probs of each document's loss entries, in order. Without autograd. Every rank passes the
 // same documents and gets the same result. temperature: of each loss entry of all documents in
-// order; empty = 1. Documents with token_rows replay them as routes.
-// Throws: what sp::collate and routes_of_rows throw.
+// order; empty = 1. Documents with the field kRoutesField replay its routes.
+// Throws: what sp::collate and routes_of throw.
 // Collective over: the world.
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
                                                  std::span<const sp::Document> documents,

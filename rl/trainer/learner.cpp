@@ -46,7 +46,7 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
         LocalBatch{run_.collate(mini_batch.documents), mini_batch.first_token});
     if (config_.algorithm.router_replay == RouterReplay::kRollout) {
       for (const sp::MicroBatch& micro_batch : local.micro_batches) {
-        local.routes.push_back(routes_of_rows(micro_batch, run_.decoder().config()));
+        local.routes.push_back(routes_of(micro_batch, run_.decoder().config()));
       }
     }
     apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,

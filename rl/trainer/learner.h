@@ -39,7 +39,7 @@ class Learner {
   RankFacts loaded_facts() const;
 
   // This rank's micro-batches of every mini-batch.
-  // Throws: as TrainingRun::collate and routes_of_rows().
+  // Throws: as TrainingRun::collate and routes_of().
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
   // Fills the batch's columns of old log-probs, reference log-probs and values, and the routes that

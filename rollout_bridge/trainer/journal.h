@@ -21,14 +21,11 @@
 #include <vector>
 
 #include "rollout_bridge/base/file_system.h"
+#include "rollout_bridge/base/fsync_policy.h"
 #include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/protocol/codec.h"
 
 namespace ringside::bridge {
-
-// Time at which appended records are synced to disk. kOff and kInterval survive the death of the
-// process, because the page cache does. Only kEvery survives the death of the machine without loss.
-enum class FsyncPolicy { kEvery, kInterval, kOff };
 
 // What the owner of a journal chooses.
 struct JournalSettings {

@@ -32,44 +32,93 @@ void check_document(const Document& document, std::size_t index, int64_t max_tok
   }
 }
 
-// Bytes of a token's row, which all documents have in common; 0: no rows.
-int64_t row_bytes_of(std::span<const Document> documents) {
-  int64_t bytes = -1;
+std::string described(std::span<const TokenField> fields) {
+  std::string text;
+  for (const TokenField& field : fields) {
+    text += (text.empty() ? "" : ", ") + field.name + " of " + std::to_string(field.row_bytes()) +
+            " bytes a token";
+  }
+  return text.empty() ? "no fields" : text;
+}
+
+bool same_form(const TokenField& a, const TokenField& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.width == b.width;
+}
+
+// The fields that all documents with tokens have in common, of the first of them.
+// Throws: std::invalid_argument when another has other fields, or values for another number of
+// tokens than it has.
+std::span<const TokenField> common_fields(std::span<const Document> documents) {
+  std::span<const TokenField> common;
+  bool is_first = true;
   for (std::size_t d = 0; d < documents.size(); ++d) {
-    const auto tokens = static_cast<int64_t>(documents[d].ids.size());
-    const auto all = static_cast<int64_t>(documents[d].token_rows.size());
-    if (bytes < 0 && tokens > 0) {
-      bytes = all / tokens;
+    const Document& document = documents[d];
+    if (document.ids.empty() && document.fields.empty()) {
+      continue;
     }
-    if (all != tokens * bytes && (tokens > 0 || all > 0)) {
-      throw std::invalid_argument(
-          "collator: document " + std::to_string(d) + " has " + std::to_string(all) +
-          " bytes in the rows of its " + std::to_string(tokens) + " tokens, expected rows of " +
-          std::to_string(std::max<int64_t>(bytes, 0)) + " as in the documents before it");
+    common = is_first ? std::span<const TokenField>(document.fields) : common;
+    is_first = false;
+    if (!std::equal(document.fields.begin(), document.fields.end(), common.begin(), common.end(),
+                    same_form)) {
+      throw std::invalid_argument("collator: document " + std::to_string(d) + " has " +
+                                  described(document.fields) + ", the documents before it have " +
+                                  described(common));
+    }
+    for (const TokenField& field : document.fields) {
+      const auto bytes = static_cast<int64_t>(document.ids.size()) * field.row_bytes();
+      if (std::ssize(field.bytes) != bytes) {
+        throw std::invalid_argument("collator: document " + std::to_string(d) + " has " +
+                                    std::to_string(field.bytes.size()) + " bytes in field " +
+                                    field.name + " of its " + std::to_string(document.ids.size()) +
+                                    " tokens, expected " + std::to_string(bytes));
+      }
     }
   }
-  return std::max<int64_t>(bytes, 0);
+  return common;
+}
+
+// A document's fields token by token.
+std::vector<uint8_t> joined_rows(const Document& document) {
+  std::vector<uint8_t> rows;
+  for (std::size_t token = 0; token < document.ids.size(); ++token) {
+    for (const TokenField& field : document.fields) {
+      const auto bytes = field.row_bytes();
+      const auto begin = field.bytes.begin() + static_cast<int64_t>(token) * bytes;
+      rows.insert(rows.end(), begin, begin + bytes);
+    }
+  }
+  return rows;
 }
 
 PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_t>& chosen,
                    bool shared_prefix) {
   std::vector<const std::vector<int64_t>*> ids;
+  std::vector<std::vector<uint8_t>> joined;  // of documents with several fields
+  joined.reserve(chosen.size());
   std::vector<const std::vector<uint8_t>*> rows;
   for (const int64_t d : chosen) {
-    ids.push_back(&documents[d].ids);
-    rows.push_back(&documents[d].token_rows);
+    const Document& document = documents[d];
+    ids.push_back(&document.ids);
+    rows.push_back(document.fields.size() == 1 ? &document.fields[0].bytes
+                                               : &joined.emplace_back(joined_rows(document)));
   }
   return shared_prefix ? build_prefix_tree(ids, rows) : unshared_tree(ids);
 }
+
+// The place that a token of a micro-batch is taken from.
+struct TokenSource {
+  const Document* document = nullptr;
+  int64_t token = 0;
+};
 
 // One micro-batch before sharding.
 struct Packed {
   PrefixTree tree;
   std::vector<int64_t> ids;
-  std::vector<int64_t> copies;                 // documents that have each token
-  std::vector<std::span<const uint8_t>> rows;  // of the documents' token_rows
-  LossEntries entries;                         // source = packed index
-  std::vector<int64_t> entry_index;            // index in the order (document, entry)
+  std::vector<int64_t> copies;       // documents that have each token
+  std::vector<TokenSource> sources;  // of each token's fields
+  LossEntries entries;               // source = packed index
+  std::vector<int64_t> entry_index;  // index in the order (document, entry)
   PrefixSaving saving;
 };
 
@@ -83,11 +132,6 @@ PrefixSaving saving_of(const Packed& packed) {
     }
   }
   return saving;
-}
-
-std::span<const uint8_t> row_of(const Document& document, std::size_t token) {
-  const std::size_t bytes = document.token_rows.size() / document.ids.size();
-  return std::span(document.token_rows).subspan(token * bytes, bytes);
 }
 
 WindowPlan plan_of(int64_t window, const Packed& packed, const SequenceLayout& layout, int64_t rank,
@@ -116,14 +160,14 @@ Packed pack(std::span<const Document> documents, const std::vector<int64_t>& cho
   Packed packed{tree_of(documents, chosen, shared_prefix), {}, {}, {}, {}, {}, {}};
   packed.ids.resize(packed.tree.forest.num_tokens());
   packed.copies.resize(packed.ids.size());
-  packed.rows.resize(packed.ids.size());
+  packed.sources.resize(packed.ids.size());
   for (std::size_t c = 0; c < chosen.size(); ++c) {
     const Document& document = documents[chosen[c]];
     const auto places = packed_indices_of(packed.tree, static_cast<int64_t>(c));
     for (std::size_t i = 0; i < places.size(); ++i) {
       packed.ids[places[i]] = document.ids[i];
       ++packed.copies[places[i]];
-      packed.rows[places[i]] = row_of(document, i);
+      packed.sources[places[i]] = {&document, static_cast<int64_t>(i)};
     }
     for (std::size_t i = 0; i < document.entries.source.size(); ++i) {
       const int64_t source = document.entries.source[i];
@@ -187,22 +231,28 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
 
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
-// The rows of this rank's tokens; undefined if no document has any. A rank without tokens knows as
-// well as the others whether the documents have rows: what follows may be collective.
-at::Tensor local_rows(const Packed& packed, const std::vector<int64_t>& packed_indices,
-                      int64_t row_bytes) {
-  if (row_bytes == 0) {
-    return {};
-  }
-  at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), row_bytes}, at::kByte);
-  auto* out = rows.data_ptr<uint8_t>();
-  for (const int64_t i : packed_indices) {
-    out = std::copy(packed.rows[i].begin(), packed.rows[i].end(), out);
-  }
-  return rows;
+at::ScalarType scalar_type(FieldType type) {
+  return type == FieldType::kUInt8   ? at::kByte
+         : type == FieldType::kInt16 ? at::kShort
+         : type == FieldType::kInt64 ? at::kLong
+                                     : at::kFloat;
 }
 
-MicroBatch cut(const Packed& packed, int64_t row_bytes, const Mesh& mesh,
+// One field of this rank's tokens. index: of the field in each document.
+at::Tensor local_field(const Packed& packed, const std::vector<int64_t>& packed_indices,
+                       const TokenField& form, std::size_t index) {
+  const int64_t bytes = form.row_bytes();
+  at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), bytes}, at::kByte);
+  auto* out = rows.data_ptr<uint8_t>();
+  for (const int64_t i : packed_indices) {
+    const auto& [document, token] = packed.sources[i];
+    const auto begin = document->fields[index].bytes.begin() + token * bytes;
+    out = std::copy(begin, begin + bytes, out);
+  }
+  return rows.view(scalar_type(form.dtype));
+}
+
+MicroBatch cut(const Packed& packed, std::span<const TokenField> fields, const Mesh& mesh,
                const CollatorOptions& options) {
   const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
                               options.sequence.placement);
@@ -223,7 +273,9 @@ MicroBatch cut(const Packed& packed, int64_t row_bytes, const Mesh& mesh,
   batch.ids_s = integers(layout.shard<int64_t>(packed.ids, rank));
   batch.positions_s = integers(layout.positions(rank));
   batch.copies_s = integers(layout.shard<int64_t>(packed.copies, rank));
-  batch.rows_sb = local_rows(packed, layout.packed_indices(rank), row_bytes);
+  for (std::size_t f = 0; f < fields.size(); ++f) {
+    batch.fields[fields[f].name] = local_field(packed, layout.packed_indices(rank), fields[f], f);
+  }
   const LossEntries entries =
       local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
   batch.source_n = integers(entries.source);
@@ -246,7 +298,7 @@ const WindowPlan& MicroBatch::plan(int64_t window) const {
 
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix) {
-  row_bytes_of(documents);  // throws if they differ
+  common_fields(documents);  // throws if they differ
   std::vector<int64_t> all(documents.size());
   std::iota(all.begin(), all.end(), int64_t{0});
   const PrefixTree tree = tree_of(documents, all, shared_prefix);
@@ -266,7 +318,7 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options) {
-  const int64_t row_bytes = row_bytes_of(documents);
+  const std::span<const TokenField> fields = common_fields(documents);
   if (options.windows.empty()) {
     throw std::invalid_argument("collator: no window; a model without windows has window 0");
   }
@@ -285,7 +337,7 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
   std::vector<MicroBatch> batches;
   for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
     batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix),
-                          row_bytes, mesh, options));
+                          fields, mesh, options));
   }
   return batches;
 }

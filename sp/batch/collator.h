@@ -3,15 +3,18 @@
 // documents, so all ranks agree without communication. A prefix that documents share, for example a
 // group's prompt, is one segment: it is stored, computed and sent once.
 //
-// Shapes: s = tokens of this rank, n = loss entries of this rank, b = bytes of a token's row.
+// Shapes: s = tokens of this rank, n = loss entries of this rank, w = width of a field.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sp/batch/document.h"
@@ -55,7 +58,9 @@ struct MicroBatch {
   at::Tensor source_n;           // int64, local index of the scoring token
   at::Tensor target_n;           // int64
   at::Tensor sample_n;           // int64
-  at::Tensor rows_sb;            // uint8, Document::token_rows; undefined if no document has any
+  // Document::fields by name, [s, w] each in its dtype. A rank without tokens has them too: what
+  // follows may be collective.
+  std::map<std::string, at::Tensor, std::less<>> fields;
   // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
 
@@ -88,16 +93,15 @@ struct CollatorOptions {
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
 // stay together as far as the token budget and an equal part for each data-parallel rank allow.
 // Ranks compare the plan's hash before a step.
-// Throws: std::invalid_argument, the same on every rank, when tokens have rows of different
-// lengths, or dp_size or tokens_per_micro_batch is below 1.
-// Thread safety: pure.
+// Throws: std::invalid_argument, the same on every rank, when documents have other fields, or
+// dp_size or tokens_per_micro_batch is below 1. Thread safety: pure.
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
                                int64_t tokens_per_micro_batch, bool shared_prefix);
 
 // This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
 // same number of micro-batches; some may have no token.
-// Throws: std::invalid_argument, the same on every rank, on a document whose entries or rows do not
-// match its ids, whose rows are longer or shorter than those of another, or that is longer than
+// Throws: std::invalid_argument, the same on every rank, on a document whose entries or fields do
+// not match its ids, which has other fields than another, or that is longer than
 // options.max_document_tokens; on options without a window; on a packing for
 // another number of data-parallel ranks; as plan_attention() and plan_state().
 // Thread safety: pure.

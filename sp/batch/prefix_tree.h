@@ -25,8 +25,9 @@ inline constexpr int64_t kMinSavedTokens = 16;
 
 // The forest of the documents' common prefixes, of which one that saves fewer than kMinSavedTokens
 // tokens is not shared. A pure function, the same on every rank.
-// documents: the token ids of each. rows: Document::token_rows of each document, or nothing. Tokens
-// with different rows are not shared, even if their ids are equal.
+// documents: the token ids of each. rows: bytes that belong to the tokens of each document, as many
+// to each token, or nothing. Tokens with different rows are not shared, even if their ids are
+// equal.
 PrefixTree build_prefix_tree(std::span<const std::vector<int64_t>* const> documents,
                              std::span<const std::vector<uint8_t>* const> rows = {});
 

@@ -7,10 +7,9 @@
 
 #include "sp/mesh/communicator.h"
 #include "sp/mesh/mesh.h"
+#include "sp/mesh/node_span.h"
 
 namespace ringside::sp {
-
-enum class GroupScope { kLocalNode, kGlobal };
 
 // This machine's host name.
 // Throws: std::runtime_error when the system does not report one.

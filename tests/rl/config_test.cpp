@@ -404,6 +404,7 @@ TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, a
   CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}),
              Contains("there is no Ulysses exchange"));
   CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
+  CHECK(load_config({}, {"sp.async_ulysses=auto"}).ok());
   for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
     CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}),
                Contains("there is one sequence-parallel rank"));
@@ -586,6 +587,26 @@ TEST_CASE("keys that are not read are reset to their defaults") {
   CHECK(config.rollout.server == RolloutServer::kEmbedded);
   CHECK(config.train.batch_size == 5);
   CHECK(config.algorithm.task == Task::kSft);
+}
+
+TEST_CASE("in every section the keys that are set often come first, its sections last") {
+  Config config;
+  const auto fields = fields_of(config);
+  int often = 0;
+  std::string before;  // the section of the row before
+  bool was_often = false;
+  for (const Field& field : fields) {
+    const auto dot = field.key.rfind('.');
+    const std::string section = dot == std::string::npos ? "" : field.key.substr(0, dot);
+    CAPTURE(field.key);
+    CHECK((section != before || was_often || !field.often_set));
+    CHECK_FALSE(before.starts_with(section + "."));
+    often += field.often_set;
+    before = section;
+    was_often = field.often_set;
+  }
+  CHECK(often >= 50);
+  CHECK(often <= 70);
 }
 
 TEST_CASE("every rule about unread keys names keys that exist") {

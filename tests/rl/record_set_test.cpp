@@ -81,6 +81,17 @@ TEST_CASE("what an answer was in the file is kept, for rewards that compare text
   CHECK(prompts[2].answer_kind.empty());
 }
 
+TEST_CASE("a key that stands twice in one object of a row is refused, and named") {
+  Folder folder;
+  const std::string good = "{\"prompt\": \"a\", \"x\": {\"prompt\": 1}}";
+  const std::string bad = "{\"prompt\": \"b\", \"x\": {\"y\": 1, \"y\": 2}}";
+  CHECK(prompts_of(folder.file("good.jsonl", good + "\n" + good)).size() == 2);
+  CHECK_THROWS_WITH(prompts_of(folder.file("bad.jsonl", good + "\n" + bad)),
+                    Contains("bad.jsonl:2: key \"y\" stands twice in one object"));
+  CHECK_THROWS_WITH(prompts_of(folder.file("bad.json", "[" + good + "," + bad + "]")),
+                    Contains("bad.json: key \"y\" stands twice"));
+}
+
 TEST_CASE("a JSON array is read like lines, and its rows are named") {
   Folder folder;
   const auto good = folder.file("a.json", R"(  [{"prompt": "x", "answer": 1},

@@ -74,15 +74,15 @@ TEST_CASE("replayed routes stand at their tokens, in forked conversations too") 
   rollouts[0].routed_experts = {{5}, 2, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
   rollouts[1].rewards.clear();  // failed, without routes
   rollouts[1].finish_reason = bridge::FinishReason::kError;
+  using Rows = std::vector<uint8_t>;
   const auto rows = [&] {
-    std::vector<std::vector<uint8_t>> all;
+    std::vector<Rows> all;
     const auto step = rl::make_step_batch(rollouts, config);
     for (const sp::Document& document : step.mini_batches[0].documents) {
-      all.push_back(document.token_rows);
+      all.push_back(document.fields.empty() ? Rows{} : document.fields[0].bytes);
     }
     return all;
   };
-  using Rows = std::vector<uint8_t>;
   CHECK(rows() == std::vector<Rows>(3));  // not replayed
   config.algorithm.router_replay = rl::RouterReplay::kRollout;
   const auto replayed = rows();

@@ -146,50 +146,62 @@ TEST_CASE("a prefix tree shares tokens as far as ids and rows agree") {
   }
 }
 
-TEST_CASE("a rank without tokens knows whether the documents have rows") {
+TEST_CASE("a rank without tokens knows whether the documents have a field") {
   std::vector<sp::Document> documents(1);
   documents[0].ids = {3, 4, 5};
   const sp::CollatorOptions options{{4, 2, 8}, 1000, {}};
   const sp::MeshShape two_replicas{2, 1, 1};
   for (const std::size_t bytes : {0, 2}) {
-    documents[0].token_rows.assign(3 * bytes, 7);
+    documents[0].fields.clear();
+    if (bytes > 0) {
+      documents[0].fields = {{"two", sp::FieldType::kUInt8, 2, {7, 7, 7, 7, 7, 7}}};
+    }
     for (int64_t rank = 0; rank < 2; ++rank) {
       const auto batches = sp::collate(documents, sp::Mesh(two_replicas, rank), options);
       REQUIRE(batches.size() == 1);
       CAPTURE(bytes, rank);
-      REQUIRE(batches[0].rows_sb.defined() == (bytes > 0));
+      REQUIRE(batches[0].fields.contains("two") == (bytes > 0));
       if (bytes > 0) {
-        CHECK(batches[0].rows_sb.sizes() == at::IntArrayRef({rank == 0 ? 3 : 0, 2}));
+        CHECK(batches[0].fields.at("two").sizes() == at::IntArrayRef({rank == 0 ? 3 : 0, 2}));
       }
     }
   }
 }
 
-TEST_CASE("every token's row is on the rank that has the token") {
+TEST_CASE("every token's fields are on the rank that has the token, each in its dtype") {
   const std::vector<int64_t> prompt(20, 1);
   std::vector<sp::Document> documents(3);
   for (std::size_t d = 0; d < documents.size(); ++d) {
     documents[d].ids = join(prompt, {static_cast<int64_t>(5 + d), 6});
+    documents[d].fields = {{"twice", sp::FieldType::kUInt8}, {"places", sp::FieldType::kInt16, 2}};
     for (std::size_t i = 0; i < documents[d].ids.size(); ++i) {
-      // Twice the id, and the place: tokens of one id and one place have one row.
-      documents[d].token_rows.push_back(static_cast<uint8_t>(2 * documents[d].ids[i]));
-      documents[d].token_rows.push_back(static_cast<uint8_t>(i));
+      // Twice the id, and the place with 256 times it: tokens of one id and place have one value.
+      const auto place = static_cast<uint8_t>(i);
+      documents[d].fields[0].bytes.push_back(static_cast<uint8_t>(2 * documents[d].ids[i]));
+      documents[d].fields[1].bytes.insert(documents[d].fields[1].bytes.end(), {place, 0, 0, place});
     }
   }
   const sp::CollatorOptions options{{4, 2, 8}, 1000, {}};
   int64_t tokens = 0;
   for (int64_t rank = 0; rank < 4; ++rank) {
     for (const auto& batch : sp::collate(documents, sp::Mesh({1, 2, 2}, rank), options)) {
-      REQUIRE(batch.rows_sb.sizes() == at::IntArrayRef({batch.ids_s.numel(), 2}));
-      CHECK(batch.rows_sb.select(1, 0).equal((2 * batch.ids_s).to(at::kByte)));
-      CHECK(batch.rows_sb.select(1, 1).equal(batch.positions_s.to(at::kByte)));
+      const at::Tensor twice = batch.fields.at("twice"), places = batch.fields.at("places");
+      REQUIRE(twice.sizes() == at::IntArrayRef({batch.ids_s.numel(), 1}));
+      REQUIRE(places.sizes() == at::IntArrayRef({batch.ids_s.numel(), 2}));
+      CHECK(twice.select(1, 0).equal((2 * batch.ids_s).to(at::kByte)));
+      CHECK(places.select(1, 0).equal(batch.positions_s.to(at::kShort)));
+      CHECK(places.select(1, 1).equal((256 * batch.positions_s).to(at::kShort)));
       tokens += batch.ids_s.numel();
     }
   }
   CHECK(tokens == 20 + 3 * 2);
-  documents[1].token_rows.pop_back();
+  documents[1].fields[1].bytes.pop_back();
   CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 2, 2}, 0), options),
-                    Catch::Contains("document 1 has 43 bytes in the rows of its 22 tokens"));
+                    Catch::Contains("document 1 has 87 bytes in field places of its 22 tokens"));
+  documents[1].fields.pop_back();
+  CHECK_THROWS_WITH(sp::collate(documents, sp::Mesh({1, 2, 2}, 0), options),
+                    Catch::Contains("document 1 has twice of 1 bytes a token, the documents before "
+                                    "it have twice of 1 bytes a token, places of 4"));
 }
 
 TEST_CASE("families keep to their budget and hold every document once") {

@@ -139,6 +139,9 @@ class DoctorTest(unittest.TestCase):
         words = ("parallel.ulysses_parallel_size=8", "sp.device_speeds=L40S")
         self.assertIn("sp.async_ulysses: true is likely faster", self.check(4096, *words))
         self.assertNotIn("is likely faster", self.check(4096, *words, "sp.async_ulysses=true"))
+        automatic = self.check(4096, *words, "sp.async_ulysses=auto")
+        self.assertIn("sp.async_ulysses: auto is true: the asynchronous form can hide", automatic)
+        self.assertNotIn("is likely faster", automatic)
 
     def test_models_that_exchange_synchronously_get_no_advice_on_the_asynchronous_form(self):
         words = ("parallel.ulysses_parallel_size=8", "sp.device_speeds=L40S")

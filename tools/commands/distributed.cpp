@@ -71,10 +71,6 @@ Rendezvous rendezvous_of(const rl::Config& config) {
   return rendezvous;
 }
 
-sp::GroupScope group_scope(rl::GroupScope scope) {
-  return scope == rl::GroupScope::kGlobal ? sp::GroupScope::kGlobal : sp::GroupScope::kLocalNode;
-}
-
 // Virtual ranks compute on one thread each, for any number of processes: with more threads, sums
 // would be split differently.
 int threads_of_a_rank(const rl::Config& config, const Rendezvous& rendezvous) {
@@ -107,8 +103,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
       mesh, engine::connect_groups(mesh, meeting, device, rl::sharding_axes(config.parallel))};
   const auto nodes =
       sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
-  const std::string warning =
-      sp::check_group_scope(group_scope(config.parallel.group_scope), shape, nodes);
+  const std::string warning = sp::check_group_scope(config.parallel.group_scope, shape, nodes);
   if (rank == 0 && !warning.empty()) {
     rl::log::warn(warning);
   }
