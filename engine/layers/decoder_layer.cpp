@@ -34,6 +34,11 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
   sort_slots();
 }
 
+int64_t DecoderLayer::num_norms() const {
+  return int64_t{token_norm_.has_value()} + int64_t{channel_norm_.has_value()} +
+         int64_t{token_branch_norm_.has_value()} + int64_t{channel_branch_norm_.has_value()};
+}
+
 Support DecoderLayer::supports(Feature feature) const {
   const Support tokens = token_mixer_->supports(feature);
   return tokens ? channel_mixer_->supports(feature) : tokens;

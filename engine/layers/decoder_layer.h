@@ -36,6 +36,9 @@ class DecoderLayer {
   // Whether both mixers do; otherwise the first reason.
   Support supports(Feature feature) const;
 
+  // Norms before and behind its mixers.
+  int64_t num_norms() const;
+
   // Parameters of the layer's unit, with their Hugging Face names: all but the experts'.
   std::vector<ParamSpec> specs() const;
   // Parameters of the experts, for each unit that holds some: one unit with one expert after

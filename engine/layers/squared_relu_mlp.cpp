@@ -32,8 +32,9 @@ Support SquaredReluMlp::supports(Feature feature) const {
              : Support::yes();
 }
 
-// It saves max(up x, 0) and its square. At the peak, where the square's gradient goes through,
-// there are two more such tensors; with tiles as in GatedMlp, with two projections.
+// It saves max(up x, 0) and its square. At the peak, in the square's backward, there are three more
+// such tensors: the gradient, twice the input, and their product. With tiles as in GatedMlp, with
+// two projections.
 Cost SquaredReluMlp::cost(const MixerShape& shape) const {
   const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
   const int64_t rows = tile > 0 ? std::min(tile, s) : s;
@@ -41,7 +42,7 @@ Cost SquaredReluMlp::cost(const MixerShape& shape) const {
   Cost cost;
   cost.saved = 2 * s * size_ * shape.compute;
   cost.recomputed = 2 * rows * size_ * shape.compute;
-  cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
+  cost.flowing = (3 * rows * size_ + tile_in_out) * shape.compute;
   const int64_t matrix = size_ * hidden_;
   cost.weights = 2 * matrix;
   cost.gradients = (tile > 0 ? 3 : 1) * matrix;

@@ -15,6 +15,7 @@ namespace ringside::engine {
 
 class SquaredReluMlp final : public ChannelMixer {
  public:
+  // Enters its weights, mlp.up_proj and mlp.down_proj, in the table.
   SquaredReluMlp(const ModelConfig& config, ParamTable& table);
 
   // down(max(up x, 0)^2), in tiles of rows if the pass asks for them. Not collective.

@@ -53,6 +53,7 @@ class WeightView {
 // The whole values of one unit.
 class ExportedUnit {
  public:
+  // values: [elements of the unit], whole.
   ExportedUnit(const ParamUnit& unit, at::Tensor values)
       : unit_(&unit), values_(std::move(values)) {}
 
@@ -80,6 +81,7 @@ class ExportedUnit {
 // The units of one export, each gathered when it is asked for.
 class UnitExport {
  public:
+  // `weights` must outlive it.
   explicit UnitExport(const WeightView& weights) : weights_(weights) {}
 
   const WeightView& weights() const { return weights_; }

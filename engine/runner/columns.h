@@ -14,7 +14,10 @@ namespace ringside::engine {
 // A small table. A column that is not there was not asked for.
 class Columns {
  public:
+  // Enters or replaces a column.
+  // Shapes: values_n [n], on any device.
   void set(const std::string& name, at::Tensor values_n) { table_[name] = std::move(values_n); }
+  // Whether there is a column of that name.
   bool has(std::string_view name) const { return table_.contains(name); }
   // The column of that name, [n].
   // Throws: c10::Error when there is none.

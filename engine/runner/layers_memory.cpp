@@ -79,7 +79,8 @@ LayersMemory::LayersMemory(const ModelConfig& config, const std::vector<DecoderL
   const MixerShape mixers = mixer_shape(shape, context);
   for (const DecoderLayer& layer : layers) {
     Cost& cost = tokens_.emplace_back(layer.token_mixer().cost(mixers));
-    cost.saved += 2 * (2 * stream_ + shape.tokens * mixers.sums) +
+    // A norm saves its input and a number of each row; a mixer saves its input.
+    cost.saved += layer.num_norms() * (stream_ + shape.tokens * mixers.sums) + 2 * stream_ +
                   (adapters != nullptr ? adapters->saved_by_layer : 0);
   }
   channels_ = layers[largest_layer(layers)].channel_mixer().cost(mixers);

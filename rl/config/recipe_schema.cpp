@@ -61,12 +61,18 @@ struct SlotSchema {
     Json names = Json::array();
     for (const std::string_view name : slot.names) {
       names.push_back(name);
-      if (name == "true" || name == "false") {  // as YAML reads them
+      if (is_truth_value(name)) {
         names.push_back(name == "true");
       }
     }
-    return {{"enum", names}, {"default", slot.get()}};
+    const std::string value(slot.get());
+    return {{"enum", names},
+            {"default", is_truth_value(value) ? Json(value == "true") : Json(value)}};
   }
+
+ private:
+  // YAML reads these words as booleans.
+  static bool is_truth_value(std::string_view name) { return name == "true" || name == "false"; }
 };
 
 Json section(const std::string& sentence) {

@@ -36,9 +36,10 @@ struct LossKey {
   std::span<const std::string_view> words = {};
 };
 
-// The values of all losses' keys. Starts with the defaults.
+// The values of all losses' keys.
 class LossValues {
  public:
+  // All defaults.
   LossValues();
   // The value of a key by its dotted name, "kl_cov.ratio". References live as long as the object.
   // Throws: std::out_of_range for a name that no loss has.

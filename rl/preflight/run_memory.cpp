@@ -211,7 +211,10 @@ std::vector<MemorySaving> memory_savings(const Config& config, const engine::Mod
       continue;
     }
     changed = next;
-    keys += (keys.empty() ? "" : " ") + change.text(changed);
+    if (!keys.empty()) {
+      keys += " ";
+    }
+    keys += change.text(changed);
     const RunMemory memory = run_memory(changed, model, place);
     savings.push_back({keys, changed, of_device ? memory.on_device() : memory.on_host()});
     if (savings.back().bytes <= bytes) {

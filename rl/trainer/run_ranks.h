@@ -15,6 +15,7 @@ namespace ringside::rl {
 // Thread safety: none; one thread of a rank.
 class RunRanks {
  public:
+  // Does not communicate.
   RunRanks(const Config& config, const sp::Mesh& mesh, sp::ProcessGroups comms);
 
   const sp::Mesh& mesh() const { return mesh_; }

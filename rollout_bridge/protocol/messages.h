@@ -56,6 +56,7 @@ concept HasVisitedFields =
 }  // namespace ringside::bridge
 
 namespace msgpack {
+// How msgpack reads and writes the types that have visit_fields().
 MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
   namespace adaptor {
 

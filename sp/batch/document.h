@@ -12,6 +12,7 @@ namespace ringside::sp {
 
 enum class FieldType { kUInt8, kInt16, kInt64, kFloat32 };
 
+// Bytes of one number.
 inline int64_t bytes_of(FieldType type) {
   return type == FieldType::kUInt8   ? 1
          : type == FieldType::kInt16 ? 2

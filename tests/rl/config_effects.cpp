@@ -408,7 +408,7 @@ const std::vector<Elsewhere>& elsewhere() {
       {"train.threads", "tools/commands/distributed.cpp",
        "return static_cast<int>(config.train.threads)"},
       {"parallel.group_scope", "tools/commands/distributed.cpp",
-       "group_scope(config.parallel.group_scope)"},
+       "group_scope(config.parallel.group_scope"},
       {"parallel.collective_timeout_s", "tools/commands/distributed.cpp",
        "config.parallel.collective_timeout_s * 1000"},
       {"sp.virtual_ranks", "tests/oracle/reproducible.py", "sp.virtual_ranks={virtual}"},

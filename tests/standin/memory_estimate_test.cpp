@@ -160,6 +160,54 @@ TEST_CASE("the peak of a model with latent attention is predicted") {
   }
 }
 
+TEST_CASE("the peak with adapters beside latent attention is predicted") {
+  engine::ModelConfig config = estimated_model(6);
+  config.num_key_value_heads = config.num_attention_heads;
+  config.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 16, .rope_dim = 8, .value_dim = 16};
+  config.head_dim = 24;
+  config.blocks.assign(6, {engine::TokenMixerKind::kLatentAttention});
+  standin::PassLayout layout{{1, 1, 1}, {}};
+  // So many ranks that what the adapters save is a tenth of the peak.
+  layout.adapters = {{64, 16.0,
+                      engine::parse_adapter_targets("q_a_proj, q_b_proj, kv_a_proj_with_mqa, "
+                                                    "kv_b_proj, o_proj, gate_proj, up_proj, "
+                                                    "down_proj")},
+                     {}};
+  const standin::MeasuredPass pass = standin::measure_pass(config, at::kFloat, documents(), layout);
+  CHECK(pass.reports == "");
+  std::cout << "adapters beside latent attention: predicted / measured "
+            << static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak) << "\n";
+  CHECK(static_cast<double>(pass.predicted.peak()) ==
+        Approx(static_cast<double>(pass.peak)).epsilon(0.05));
+}
+
+TEST_CASE("the peak of layers with other norms or an MLP without a gate is predicted") {
+  using engine::Recompute;
+  engine::ModelConfig both = estimated_model(6), behind = both, ungated = both;
+  both.norm_place = engine::NormPlace::kBoth;
+  behind.norm_place = engine::NormPlace::kAfter;
+  ungated.blocks.assign(
+      6, {engine::TokenMixerKind::kSoftmaxAttention, engine::ChannelMixerKind::kSquaredReluMlp});
+  for (const auto& [name, config] : {std::pair{"norms before and behind", both},
+                                     {"norms behind", behind},
+                                     {"squared ReLU", ungated}}) {
+    for (const standin::PassLayout& layout :
+         std::vector<standin::PassLayout>{{{1, 1, 1}, {}},
+                                          {{1, 1, 2}, {Recompute::kFull}},
+                                          {{1, 1, 1}, {Recompute::kSelective, false, 200}}}) {
+      CAPTURE(name);
+      const standin::MeasuredPass pass =
+          standin::measure_pass(config, at::kFloat, documents(), layout);
+      CHECK(pass.reports == "");
+      std::cout << name << ": predicted / measured "
+                << static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak)
+                << "\n";
+      CHECK(static_cast<double>(pass.predicted.peak()) ==
+            Approx(static_cast<double>(pass.peak)).epsilon(0.05));
+    }
+  }
+}
+
 // Heads of a delta net. With many narrow ones the convolution's backward needs most, with wide ones
 // the rule's.
 engine::ModelConfig hybrid_model(sp::StateShape heads, bool grouped) {

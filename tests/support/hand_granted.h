@@ -131,6 +131,7 @@ class AdmittedRollouts final : public AdmissionPolicy {
 
 // What a hand-granted trainer needs besides its options.
 struct HandGranted {
+  // Puts its policy, where the options have none, and its admission in the options.
   explicit HandGranted(TrainerOptions& options)
       : grants(HandGrants::of(options.policy)),
         admitted(std::make_shared<AdmittedRollouts>(options.admission)) {
@@ -146,9 +147,11 @@ struct HandGranted {
 // A TrainerEndpoint whose groups are granted by hand.
 class TestTrainer : private HandGranted, public TrainerEndpoint {
  public:
+  // Throws: as TrainerEndpoint.
   explicit TestTrainer(TrainerOptions options)
       : HandGranted(options), TrainerEndpoint(std::move(options)) {}
 
+  // Opens a step for these groups.
   void grant(const std::vector<TestGroup>& groups) { open_steps(1, grants.add(groups)); }
   // The next rollout in order of arrival. nullopt after `timeout`.
   std::optional<Rollout> pop(std::chrono::milliseconds timeout) {
