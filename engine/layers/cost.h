@@ -1,6 +1,6 @@
 // Cost of a mixer in a pass of one rank, predicted from shapes before anything runs. The mixers
-// themselves say it (TokenMixer::cost() and work(), ChannelMixer::cost()); every prediction of
-// memory, bytes, FLOPs and time is made of that.
+// themselves say it (TokenMixer::cost() and work(), ChannelMixer::cost()); predictions of memory,
+// bytes and FLOPs are made of that.
 #pragma once
 
 #include <c10/core/Device.h>
