@@ -14,6 +14,7 @@
 #include "engine/layers/decoder_layer.h"
 #include "engine/layers/layer_pass.h"
 #include "engine/models/random_weights.h"
+#include "engine/nn/head_logits.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
 #include "engine/nn/rms_norm.h"
@@ -380,7 +381,7 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
   const at::Tensor logits_nV =
-      at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
+      head_logits(hidden_nE, units_.head().materialize(context_.compute)[0].value);
   return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
