@@ -10,7 +10,8 @@ namespace {
 
 // Whether a text names a file or folder rather than something on the hub.
 bool is_path(const std::string& text) {
-  static constexpr std::array<std::string_view, 5> kBegins = {"/", "./", "../", "~", "hdfs:"};
+  static constexpr std::array<std::string_view, 9> kBegins = {
+      "/", "./", "../", "~", "hdfs:", "models/", "data/", "checkpoints/", "outputs/"};
   static constexpr std::array<std::string_view, 4> kEnds = {".jsonl", ".json", ".parquet", ".csv"};
   const auto begins = [&](std::string_view part) { return text.starts_with(part); };
   const auto ends = [&](std::string_view part) { return text.ends_with(part); };
@@ -59,7 +60,10 @@ void set_data(Translator& keys, std::string_view theirs, std::string_view ours) 
   for (const std::string& name : names) {
     list += (list.empty() ? "" : ", ") + data_path(keys, name, ours);
   }
-  if (!names.empty()) {
+  if (names.empty() && (ours == "data.train" || ours == "data.sft")) {
+    keys.set(ours, "train.jsonl", "the file names no data");
+    keys.to_do("name the data in " + std::string(ours));
+  } else if (!names.empty()) {
     keys.set(ours, names.size() > 1 ? "[" + list + "]" : list, keys.from({theirs}));
   }
 }
@@ -72,6 +76,16 @@ void set_quotient(Translator& keys, std::string_view ours, int64_t whole, int64_
   } else {
     keys.set(ours, static_cast<double>(whole / part), comment);
   }
+}
+
+void set_steps(Translator& keys, std::string_view theirs, std::string_view ours, int64_t per_step) {
+  const auto steps = keys.number(theirs);
+  if (!steps || *steps <= 0) {
+    return;
+  }
+  keys.set(ours, std::ceil(*steps / static_cast<double>(per_step)),
+           keys.from({theirs}) +
+               (per_step > 1 ? " / " + std::to_string(per_step) + " optimizer steps a step" : ""));
 }
 
 void set_warmup_share(Translator& keys, std::string_view theirs, double share, int64_t per_step) {

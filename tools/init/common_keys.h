@@ -24,6 +24,9 @@ void set_data(Translator& keys, std::string_view theirs, std::string_view ours);
 void set_quotient(Translator& keys, std::string_view ours, int64_t whole, int64_t part,
                   std::string_view key, const std::string& what, const std::string& comment);
 
+// A key of ours that counts steps, of theirs that counts optimizer steps.
+void set_steps(Translator& keys, std::string_view theirs, std::string_view ours, int64_t per_step);
+
 // optimizer.warmup_steps of a share of the run's optimizer steps, which are known if train.steps
 // is set; else a line for the user. per_step: optimizer steps of a step.
 void set_warmup_share(Translator& keys, std::string_view theirs, double share, int64_t per_step);

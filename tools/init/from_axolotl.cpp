@@ -7,7 +7,8 @@
 namespace ringside::tools {
 namespace {
 
-void set_batch(Translator& keys, bool supervised, int64_t processes) {
+// Optimizer steps of a step.
+int64_t set_batch(Translator& keys, bool supervised, int64_t processes) {
   const int64_t device = keys.count("micro_batch_size").value_or(1);
   const int64_t accumulated = keys.count("gradient_accumulation_steps").value_or(1);
   const int64_t longest = keys.count("sequence_len").value_or(512);
@@ -22,8 +23,10 @@ void set_batch(Translator& keys, bool supervised, int64_t processes) {
              keys.text("excess_length_strategy") == "truncate" ? "truncate" : "drop",
              keys.has("excess_length_strategy") ? keys.from({"excess_length_strategy"})
                                                 : "axolotl leaves out longer documents");
-    keys.same("num_epochs", "train.epochs");
-    return;
+    if (keys.count("max_steps").value_or(-1) <= 0) {
+      keys.same("num_epochs", "train.epochs");
+    }
+    return 1;
   }
   const auto generations = keys.count("trl.num_generations");
   const auto whole = keys.count("trl.generation_batch_size");
@@ -38,8 +41,10 @@ void set_batch(Translator& keys, bool supervised, int64_t processes) {
                  keys.from({"trl.generation_batch_size"}) + "; / " + parts);
   }
   keys.leave("sequence_len",
-             "rollout.max_prompt_tokens and rollout.max_completion_tokens bound a "
-             "sample");
+             "rollout.max_prompt_tokens and rollout.max_completion_tokens bound a sample");
+  const std::string mini = keys.value_of("train.num_mini_batches");
+  return (mini.empty() ? 1 : std::stoll(mini)) *
+         std::max<int64_t>(1, keys.count("trl.num_iterations").value_or(1));
 }
 
 // The first data set; the others are listed.
@@ -100,9 +105,10 @@ void set_adapters(Translator& keys) {
   }
 }
 
-void set_training(Translator& keys, bool supervised) {
+void set_training(Translator& keys, bool supervised, int64_t per_step) {
   if (keys.count("max_steps").value_or(-1) > 0) {
-    keys.same("max_steps", "train.steps");
+    set_steps(keys, "max_steps", "train.steps", per_step);
+    keys.leave("num_epochs", "max_steps has it");
   } else if (!supervised) {
     steps_of_epochs(keys, "num_epochs", "rollout.prompts_per_step");
   }
@@ -126,7 +132,7 @@ void set_training(Translator& keys, bool supervised) {
   keys.same("learning_rate", "optimizer.learning_rate");
   keys.same("warmup_steps", "optimizer.warmup_steps");
   if (!keys.has("warmup_steps")) {
-    set_warmup_share(keys, "warmup_ratio", keys.number("warmup_ratio").value_or(0.03), 1);
+    set_warmup_share(keys, "warmup_ratio", keys.number("warmup_ratio").value_or(0.03), per_step);
   }
   if (const auto optimizer = keys.text("optimizer");
       optimizer && optimizer->find("adamw") == std::string::npos) {
@@ -152,15 +158,16 @@ void from_axolotl(Translator& keys, int64_t processes) {
   }
   const int64_t all = processes > 0 ? processes : 1;
   set_model(keys, "base_model");
+  const int64_t per_step = set_batch(keys, supervised, all);
   if (supervised) {
     keys.set("algorithm.task", "sft", "no key `rl`");
   } else {
-    grpo_of_trl(keys, "trl.");
+    keys.leave_off("rl");
+    grpo_of_trl(keys, "trl.", per_step);
   }
-  set_batch(keys, supervised, all);
   set_datasets(keys, supervised);
   set_adapters(keys);
-  set_training(keys, supervised);
+  set_training(keys, supervised, per_step);
   const auto ring =
       keys.count(first_written(keys, {"context_parallel_size", "sequence_parallel_degree"}));
   if (ring.value_or(1) > 1) {

@@ -187,9 +187,7 @@ void set_model_options(Translator& keys, int64_t gpus, const std::string& prefix
   keys.choose(recompute, "model.recompute", "full", "");
   const auto ring_name = name_of(keys, {"ds.ring_attn_size", "ring_attn_size"});
   const int64_t ring = std::max<int64_t>(1, keys.count(ring_name).value_or(1));
-  if (ring > 1) {
-    keys.same(ring_name, "parallel.ringattn_parallel_size");
-  }
+  keys.same(ring_name, "parallel.ringattn_parallel_size");
   keys.leave("ds.ring_attn_head_stride", "it is for sp.ring_impl all_gather: sp.heads_k_stride");
   keys.leave("ring_head_stride", "it is for sp.ring_impl all_gather: sp.heads_k_stride");
   same(keys, {"ds.zero_stage", "zero_stage"}, "parallel.zero_stage");
@@ -309,6 +307,8 @@ void from_openrlhf(Translator& keys, bool supervised) {
   const auto save = name_of(keys, {"ckpt.save_steps", "save_steps"});
   if (keys.count(save).value_or(-1) > 0) {
     keys.same(save, "checkpoint.every");
+  } else {
+    keys.leave_off(save);
   }
   same(keys, {"ckpt.max_num", "max_ckpt_num"}, "checkpoint.keep");
   const auto evaluates = name_of(keys, {"eval.steps", "eval_steps"});
@@ -316,6 +316,9 @@ void from_openrlhf(Translator& keys, bool supervised) {
     keys.same(evaluates, "eval.every");
     set_data(keys, name_of(keys, {"eval.dataset", "eval_dataset"}),
              supervised ? "data.sft_eval" : "data.eval");
+  } else {
+    keys.leave_off(evaluates);
+    keys.leave(name_of(keys, {"eval.dataset", "eval_dataset"}), "eval.steps is off");
   }
   keys.leave_all("vllm", server_reason("vLLM"));
   keys.leave_all("ref", "the reference uses the policy's settings");

@@ -17,8 +17,9 @@ void from_verl(Translator& keys);
 // that train, 0 = as the file says, else one. Source: trl/trainer, trl/scripts.
 void from_trl(Translator& keys, bool supervised, int64_t processes);
 
-// The part of GRPOConfig that axolotl has too. `prefix`: "" or "trl.".
-void grpo_of_trl(Translator& keys, const std::string& prefix);
+// The part of GRPOConfig that axolotl has too. `prefix`: "" or "trl."; per_step: optimizer steps of
+// a step.
+void grpo_of_trl(Translator& keys, const std::string& prefix, int64_t per_step);
 
 // axolotl 0.19: supervised, or `rl: grpo`. Source: src/axolotl/utils/schemas.
 void from_axolotl(Translator& keys, int64_t processes);

@@ -7,17 +7,6 @@
 namespace ringside::tools {
 namespace {
 
-// A share of a count of optimizer steps, in steps of several of them.
-void set_steps(Translator& keys, std::string_view theirs, std::string_view ours, int64_t per_step) {
-  const auto steps = keys.number(theirs);
-  if (!steps || *steps <= 0) {
-    return;
-  }
-  keys.set(ours, std::ceil(*steps / static_cast<double>(per_step)),
-           keys.from({theirs}) +
-               (per_step > 1 ? " / " + std::to_string(per_step) + " optimizer steps a step" : ""));
-}
-
 void set_reward(Translator& keys, const std::string& prefix) {
   const std::string names = prefix + "reward_funcs", weights = prefix + "reward_weights";
   const auto functions = keys.items(names);
@@ -86,7 +75,23 @@ void set_correction(Translator& keys, const std::string& prefix) {
   keys.same(begin + "clip_min", "algorithm.correction.low");
 }
 
-void set_loss(Translator& keys, const std::string& prefix) {
+void set_reference_updates(Translator& keys, const std::string& prefix, int64_t per_step) {
+  const std::string on = prefix + "sync_ref_model", every = prefix + "ref_model_sync_steps";
+  const std::string mixup = prefix + "ref_model_mixup_alpha";
+  if (!keys.flag(on).value_or(false)) {
+    keys.leave(every, "sync_ref_model is off");
+    keys.leave(mixup, "sync_ref_model is off");
+    return;
+  }
+  keys.set("algorithm.reference_update_every",
+           std::ceil(keys.number(every).value_or(512) / static_cast<double>(per_step)),
+           keys.from({on, every}) +
+               (per_step > 1 ? "; / " + std::to_string(per_step) + " optimizer steps a step" : ""));
+  keys.set("algorithm.reference_mixup", keys.number(mixup).value_or(0.6),
+           keys.has(mixup) ? keys.from({mixup}) : "TRL's default of ref_model_mixup_alpha");
+}
+
+void set_loss(Translator& keys, const std::string& prefix, int64_t per_step) {
   const std::string loss = prefix + "loss_type";
   const std::string type = keys.text(loss).value_or("dapo");
   const std::string comment = keys.has(loss) ? keys.from({loss}) : "TRL's defaults";
@@ -138,13 +143,7 @@ void set_loss(Translator& keys, const std::string& prefix) {
       keys.leave(prefix + name, "use_adaptive_entropy is off");
     }
   }
-  if (keys.flag(prefix + "sync_ref_model").value_or(false)) {
-    keys.same(prefix + "ref_model_sync_steps", "algorithm.reference_update_every");
-    keys.same(prefix + "ref_model_mixup_alpha", "algorithm.reference_mixup");
-  } else {
-    keys.leave(prefix + "ref_model_sync_steps", "sync_ref_model is off");
-    keys.leave(prefix + "ref_model_mixup_alpha", "sync_ref_model is off");
-  }
+  set_reference_updates(keys, prefix, per_step);
 }
 
 // Optimizer steps of a generation of completions.
@@ -189,7 +188,11 @@ int64_t set_grpo_batch(Translator& keys, int64_t processes) {
 }
 
 void set_run(Translator& keys, int64_t per_step, bool supervised) {
+  keys.same("learning_rate", "optimizer.learning_rate");
   const auto most = keys.number("max_steps");
+  if (most.value_or(-1) <= 0) {
+    keys.leave_off("max_steps");
+  }
   if (most.value_or(-1) > 0) {
     set_steps(keys, "max_steps", "train.steps", per_step);
     keys.leave("num_train_epochs", "max_steps has it");
@@ -207,11 +210,13 @@ void set_run(Translator& keys, int64_t per_step, bool supervised) {
   const auto warmup = keys.number("warmup_steps");
   if (warmup && *warmup >= 1) {
     keys.same("warmup_steps", "optimizer.warmup_steps");
+    keys.leave("warmup_ratio", "warmup_steps has it");
   } else if (warmup && *warmup > 0) {  // transformers 5: below 1 a share of the run
     set_warmup_share(keys, "warmup_steps", *warmup, per_step);
-  }
-  if (const auto share = keys.number("warmup_ratio"); share && !(warmup && *warmup > 0)) {
-    set_warmup_share(keys, "warmup_ratio", *share, per_step);
+    keys.leave("warmup_ratio", "warmup_steps has it");
+  } else {
+    keys.leave_off("warmup_steps");
+    set_warmup_share(keys, "warmup_ratio", keys.number("warmup_ratio").value_or(0), per_step);
   }
   if (keys.text("lr_scheduler_type") == "cosine_with_min_lr") {
     keys.same("lr_scheduler_kwargs.min_lr_rate", "optimizer.min_lr_ratio");
@@ -308,8 +313,8 @@ void set_supervised(Translator& keys, int64_t processes) {
 
 }  // namespace
 
-void grpo_of_trl(Translator& keys, const std::string& prefix) {
-  set_loss(keys, prefix);
+void grpo_of_trl(Translator& keys, const std::string& prefix, int64_t per_step) {
+  set_loss(keys, prefix, per_step);
   set_reward(keys, prefix);
   set_correction(keys, prefix);
   keys.same(prefix + "num_generations", "rollout.group_size");
@@ -318,11 +323,15 @@ void grpo_of_trl(Translator& keys, const std::string& prefix) {
   keys.same(prefix + "top_p", "rollout.top_p");
   if (keys.count(prefix + "top_k").value_or(0) > 0) {
     keys.same(prefix + "top_k", "rollout.top_k");
+  } else {
+    keys.leave_off(prefix + "top_k");
   }
   for (const char* name : {"min_p", "repetition_penalty"}) {
     if (const auto value = keys.number(prefix + name); value && *value != 0 && *value != 1) {
       keys.leave(prefix + name,
                  "the trainer needs the probabilities of the distribution that was sampled from");
+    } else {
+      keys.leave_off(prefix + name);
     }
   }
   const std::string thinking = prefix + "chat_template_kwargs.enable_thinking";
@@ -354,7 +363,7 @@ void from_trl(Translator& keys, bool supervised, int64_t processes) {
     keys.set("data.answer_key", "solution", "the column that TRL's accuracy_reward reads");
     keys.same("max_prompt_length", "rollout.max_prompt_tokens");
     per_step = set_grpo_batch(keys, all);
-    grpo_of_trl(keys, "");
+    grpo_of_trl(keys, "", per_step);
   }
   set_run(keys, per_step, supervised);
   set_adapters(keys);

@@ -30,7 +30,9 @@ void set_sources(Translator& keys) {
   } else if (truncation == "left") {
     keys.set("data.on_overlong", "truncate", keys.from({"data.truncation"}));
   }
-  if (truncation && truncation != "error" && (filters || truncation != "left")) {
+  if (truncation == "error") {
+    keys.leave_off("data.truncation");
+  } else if (truncation && (filters || truncation != "left")) {
     keys.leave("data.truncation", filters ? "prompts that are too long are left out"
                                           : "data.on_overlong truncate keeps the last tokens");
   }
@@ -175,7 +177,8 @@ void set_kl(Translator& keys) {
     keys.set("algorithm.kl_estimator", "k1", "verl's default of kl_penalty: kl");
   }
   if (keys.text("algorithm.kl_ctrl.type") == "adaptive") {
-    keys.same("algorithm.kl_ctrl.target_kl", "algorithm.kl_target");
+    keys.set("algorithm.kl_target", keys.number("algorithm.kl_ctrl.target_kl").value_or(0.1),
+             keys.from({"algorithm.kl_ctrl.type", "algorithm.kl_ctrl.target_kl"}));
     keys.same("algorithm.kl_ctrl.horizon", "algorithm.kl_horizon");
   } else {
     keys.leave_all("algorithm.kl_ctrl", "the coefficient is fixed");
@@ -203,7 +206,9 @@ void set_loss(Translator& keys) {
     keys.same(aggregation, "algorithm.loss_aggregation");
   }
   const std::string mode = actor("policy_loss.loss_mode");
-  if (keys.text(mode) != "vanilla") {
+  if (keys.text(mode) == "vanilla") {
+    keys.leave_off(mode);
+  } else {
     keys.same(mode, "algorithm.loss");
   }
   const std::string buffer = first_written(
@@ -255,13 +260,14 @@ void set_optimizer(Translator& keys, const Sizes& sizes) {
                       : ""));
     keys.leave(ratio, "lr_warmup_steps has it");
   } else {
+    keys.leave_off(steps);
     set_warmup_share(keys, ratio, keys.number(ratio).value_or(0), sizes.optimizer_steps());
   }
 }
 
 void set_run(Translator& keys, const Sizes& sizes) {
   if (const auto steps = keys.count("trainer.total_training_steps")) {
-    keys.set("train.steps", static_cast<double>(*steps),
+    keys.set("train.steps", static_cast<double>(std::max<int64_t>(1, *steps)),
              keys.from({"trainer.total_training_steps"}));
     keys.leave("trainer.total_epochs", "total_training_steps has it");
   } else {
@@ -278,6 +284,8 @@ void set_run(Translator& keys, const Sizes& sizes) {
   const auto save = keys.count("trainer.save_freq");
   if (save.value_or(-1) > 0) {
     keys.set("checkpoint.every", static_cast<double>(*save), keys.from({"trainer.save_freq"}));
+  } else {
+    keys.leave_off("trainer.save_freq");
   }
   keys.same(rollout("val_kwargs.n"), "eval.samples");
   if (keys.flag(rollout("val_kwargs.do_sample")).value_or(false)) {
@@ -313,7 +321,11 @@ void set_model_options(Translator& keys) {
     keys.set("optimizer.offload", "moments", keys.from({moments}));
   }
   const std::string rank = "actor_rollout_ref.model.lora_rank";
-  if (keys.number(rank).value_or(0) > 0) {
+  if (keys.number(rank).value_or(0) <= 0) {
+    for (const char* name : {"lora_rank", "lora_alpha", "target_modules"}) {
+      keys.leave_off("actor_rollout_ref.model." + std::string(name));
+    }
+  } else {
     keys.same(rank, "lora.rank");
     keys.same("actor_rollout_ref.model.lora_alpha", "lora.alpha");
     keys.same("actor_rollout_ref.model.target_modules", "lora.target_modules");
@@ -326,8 +338,10 @@ void set_model_options(Translator& keys) {
 void set_sampling(Translator& keys) {
   keys.same(rollout("temperature"), "rollout.temperature");
   keys.same(rollout("top_p"), "rollout.top_p");
-  if (const auto top_k = keys.count(rollout("top_k")); top_k.value_or(-1) > 0) {
+  if (keys.count(rollout("top_k")).value_or(-1) > 0) {
     keys.same(rollout("top_k"), "rollout.top_k");
+  } else {
+    keys.leave_off(rollout("top_k"));
   }
   if (const auto name = keys.text(rollout("name"))) {
     keys.leave(rollout("name"), server_reason(*name));

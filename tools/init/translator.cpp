@@ -95,15 +95,28 @@ Translator::Translator(const ForeignConfig& config) : config_(config) {
   for (const ForeignValue& value : config.values) {
     const auto [place, inserted] = values_.emplace(value.key, &value);
     if (!inserted) {
-      list(*place->second, LeftWhy::kNoCounterpart,
-           "line " + std::to_string(value.line) + " sets it again");
+      left_.push_back({place_of(*place->second), LeftWhy::kNoCounterpart,
+                       "line " + std::to_string(value.line) + " sets it again"});
       place->second = &value;
     }
   }
 }
 
 void Translator::list(const ForeignValue& value, LeftWhy why, const std::string& reason) {
-  left_.push_back({place_of(value), why, reason});
+  if (values_.at(value.key) != &value || listed_.insert(value.key).second) {
+    left_.push_back({place_of(value), why, reason});
+  }
+}
+
+bool Translator::is_settled(const ForeignValue& value) const {
+  const std::string place = place_of(value);
+  const auto names_it = [&](const Setting& setting) {
+    const auto at = setting.comment.find(place);
+    const char before = at == std::string::npos || at == 0 ? ' ' : setting.comment[at - 1];
+    return at != std::string::npos && before != '.' && before != '_' &&
+           !std::isalnum(static_cast<unsigned char>(before));
+  };
+  return listed_.contains(value.key) || std::any_of(settings_.begin(), settings_.end(), names_it);
 }
 
 bool Translator::has(std::string_view key) const {
@@ -113,36 +126,23 @@ bool Translator::has(std::string_view key) const {
           (found->first.starts_with(key) && found->first.substr(key.size()).starts_with(".")));
 }
 
-const ForeignValue* Translator::take(std::string_view key) {
+const ForeignValue* Translator::read(std::string_view key) {
   const auto found = values_.find(key);
   if (found == values_.end()) {
     return nullptr;
   }
-  const bool first = taken_.insert(found->first).second;
+  read_.insert(found->first);
   const ForeignValue& value = *found->second;
-  if (!value.unknown.empty()) {
-    if (first) {
-      list(value, LeftWhy::kNoCounterpart,
-           "its value needs " + value.unknown + ", which this file does not set");
-    }
-    return nullptr;
-  }
-  if (value.items.empty()) {
-    if (first) {
-      list(value, LeftWhy::kDefault, "");
-    }
-    return nullptr;
-  }
-  return &value;
+  return value.unknown.empty() && !value.items.empty() ? &value : nullptr;
 }
 
 std::optional<std::string> Translator::text(std::string_view key) {
-  const ForeignValue* value = take(key);
+  const ForeignValue* value = read(key);
   return value == nullptr ? std::nullopt : std::optional(value->text());
 }
 
 std::vector<std::string> Translator::items(std::string_view key) {
-  const ForeignValue* value = take(key);
+  const ForeignValue* value = read(key);
   return value == nullptr ? std::vector<std::string>{} : value->items;
 }
 
@@ -197,11 +197,14 @@ std::string Translator::value_of(std::string_view ours) const {
 }
 
 void Translator::set(std::string_view ours, const std::string& text, const std::string& comment) {
-  for (const Setting& setting : settings_) {
+  for (Setting& setting : settings_) {
     if (setting.key != ours) {
       continue;
     }
-    if (!equal_values(setting.text, text)) {
+    if (equal_values(setting.text, text)) {
+      const bool new_place = setting.comment.find(comment) == std::string::npos;
+      setting.comment += new_place ? "; " + comment : "";
+    } else {
       mistakes_.push_back(config_.file + ": " + std::string(ours) + " would be " + setting.text +
                           " (" + setting.comment + ") and " + text + " (" + comment +
                           "); expected one of the two");
@@ -250,6 +253,16 @@ std::string Translator::our_value(const std::string& key, const std::string& tex
 
 void Translator::same(std::string_view theirs, std::string_view ours) {
   if (const auto written = text(theirs)) {
+    const rl::Slot& slot = slots_.find(ours)->second;
+    const bool counts = std::holds_alternative<rl::IntegerSlot>(slot);
+    if ((counts || std::holds_alternative<rl::RealSlot>(slot)) && !as_number(*written)) {
+      mistake(theirs, "is \"" + *written + "\", expected a number");
+      return;
+    }
+    if (std::holds_alternative<rl::BoolSlot>(slot) && !as_flag(*written)) {
+      mistake(theirs, "is \"" + *written + "\", expected true or false");
+      return;
+    }
     std::string rest;
     set(ours, our_value(std::string(ours), *written, &rest), from({theirs}));
     if (const auto colon = rest.find(": "); colon != std::string::npos) {
@@ -271,14 +284,20 @@ void Translator::choose(std::string_view theirs, std::string_view ours, const st
 }
 
 void Translator::leave(std::string_view theirs, const std::string& reason) {
-  if (const ForeignValue* value = take(theirs)) {
+  if (const ForeignValue* value = read(theirs)) {
     list(*value, LeftWhy::kNoCounterpart, reason);
+  }
+}
+
+void Translator::leave_off(std::string_view theirs) {
+  if (const ForeignValue* value = read(theirs)) {
+    list(*value, LeftWhy::kDefault, "");
   }
 }
 
 void Translator::leave_all(std::string_view prefix, const std::string& reason) {
   for (const auto& [key, value] : values_) {
-    if (!taken_.contains(key) && (key == prefix || key.starts_with(std::string(prefix) + "."))) {
+    if (!is_settled(*value) && (key == prefix || key.starts_with(std::string(prefix) + "."))) {
       leave(key, reason);
     }
   }
@@ -286,6 +305,15 @@ void Translator::leave_all(std::string_view prefix, const std::string& reason) {
 
 // One key by the table of names: the same value where the table has a key alone.
 void Translator::translate_by_name(const ForeignValue& value) {
+  if (!value.unknown.empty()) {
+    list(value, LeftWhy::kNoCounterpart,
+         "its value needs " + value.unknown + ", which this file does not set");
+    return;
+  }
+  if (value.items.empty()) {
+    list(value, LeftWhy::kDefault, "");
+    return;
+  }
   const std::string translated = rl::translate(value.key);
   const std::string ours = translated.empty() ? same_word(value.key) : translated;
   const bool off = value.items.size() == 1 && as_flag(value.items[0]) == false;
@@ -305,24 +333,10 @@ void Translator::translate_by_name(const ForeignValue& value) {
          off ? "" : "set by hand: " + ours);
   } else if (!absent.empty()) {
     list(value, off ? LeftWhy::kDefault : LeftWhy::kNoCounterpart, off ? "" : absent);
+  } else if (read_.contains(value.key)) {
+    list(value, LeftWhy::kDefault, "read with other keys");
   } else {
     list(value, LeftWhy::kUnknown, "");
-  }
-}
-
-// Keys that were read and changed nothing, such as a switch that is off.
-void Translator::list_silent() {
-  for (const auto& [key, value] : values_) {
-    const std::string place = place_of(*value);
-    const bool set = std::any_of(settings_.begin(), settings_.end(), [&](const Setting& setting) {
-      return setting.comment.find(place) != std::string::npos;
-    });
-    const bool left = std::any_of(left_.begin(), left_.end(), [&](const LeftKey& other) {
-      return other.what.find(place) != std::string::npos;
-    });
-    if (!set && !left) {
-      list(*value, LeftWhy::kDefault, "");
-    }
   }
 }
 
@@ -378,13 +392,11 @@ void Translator::drop_refused() {
 
 void Translator::finish() {
   for (const ForeignValue& value : config_.values) {
-    if (values_.at(value.key) == &value && !taken_.contains(value.key) &&
-        take(value.key) != nullptr) {
+    if (values_.at(value.key) == &value && !is_settled(value)) {
       translate_by_name(value);
     }
   }
   if (mistakes_.empty()) {
-    list_silent();
     drop_defaults();
     drop_refused();
   }

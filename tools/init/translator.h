@@ -1,4 +1,4 @@
-// Takes the keys of another system's configuration one by one and collects a recipe.
+// Reads the keys of another system's configuration and collects a recipe.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,12 @@ class Translator {
   Translator(const Translator&) = delete;  // slots_ points into defaults_
   Translator& operator=(const Translator&) = delete;
 
-  // Whether a key, or any key below it, is written. Does not take it.
+  // Whether a key, or any key below it, is written.
   bool has(std::string_view key) const;
 
-  // The value of a key, which is taken by that; none where it is not written, is null, or needs
-  // what the file does not hold. A value of another kind is a mistake.
+  // The value of a key; none where it is not written, is null, or needs what the file does not
+  // hold. A value of another kind is a mistake. Reading does not settle a key: finish() still
+  // translates it by its name, unless it is listed or the comment of a setting names it.
   std::optional<std::string> text(std::string_view key);
   std::optional<double> number(std::string_view key);
   std::optional<int64_t> count(std::string_view key);
@@ -64,9 +65,11 @@ class Translator {
   void choose(std::string_view theirs, std::string_view ours, const std::string& if_true,
               const std::string& if_false);
 
-  // Takes a key, if it is written, and lists it.
+  // Lists a key, if it is written, as one without a counterpart.
   void leave(std::string_view theirs, const std::string& reason);
-  // Takes all keys below a name, and lists them.
+  // Lists a key whose value says "off" or "as by default" in a way of its own, such as -1.
+  void leave_off(std::string_view theirs);
+  // Lists all keys below a name that nothing has named yet.
   void leave_all(std::string_view prefix, const std::string& reason);
   // What the user has to do by hand.
   void to_do(const std::string& sentence) { to_dos_.push_back(sentence); }
@@ -86,17 +89,19 @@ class Translator {
   std::string value_of(std::string_view ours) const;
 
  private:
-  const ForeignValue* take(std::string_view key);
+  const ForeignValue* read(std::string_view key);
+  // Whether a key is listed, or named by the comment of a setting.
+  bool is_settled(const ForeignValue& value) const;
   void translate_by_name(const ForeignValue& value);
   std::string our_value(const std::string& key, const std::string& text, std::string* rest);
-  void list_silent();
   void drop_defaults();
   void drop_refused();
   void list(const ForeignValue& value, LeftWhy why, const std::string& reason);
 
   const ForeignConfig& config_;
   std::map<std::string, const ForeignValue*, std::less<>> values_;  // the last of each key
-  std::set<std::string, std::less<>> taken_;
+  std::set<std::string, std::less<>> read_;
+  std::set<std::string, std::less<>> listed_;
   rl::Config defaults_;
   std::map<std::string, rl::Slot, std::less<>> slots_;  // of defaults_
   std::vector<Setting> settings_;
