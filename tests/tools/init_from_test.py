@@ -308,7 +308,7 @@ class InitFrom(unittest.TestCase):
             "rollout.reward": "math_answer, regex * 0.2", "data.answer_key": "solution", "model.recompute": "full",
         }
         _, said = self.translated("grpo.yaml", TRL_YAML, "--gpus", "4", keys=keys)
-        for part in ("unknown here:\n  mystery_flag: 7, line 30", "logging_steps: 5, line 26: metrics are written at every step",
+        for part in ("unknown here:\n  mystery_flag: 7, line 31", "logging_steps: 5, line 27: metrics are written at every step",
                      "vllm_mode", "ringside-follow", "hf download --repo-type dataset trl-lib/DeepMath-103K"):
             self.assertIn(part, said)
 
