@@ -28,6 +28,7 @@ class MismatchAlarms {
   // Steps after which a warning that still holds is repeated.
   static constexpr int64_t kRepeatSteps = 100;
 
+  // dtype: that the trainer computes in, model.dtype.
   explicit MismatchAlarms(DType dtype) : dtype_(dtype) {}
 
   // Adds alarm/mult_prob_error and alarm/mismatch_kl: 1 above the limit or NaN, else 0. Returns a
