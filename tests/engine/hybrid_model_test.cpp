@@ -6,12 +6,9 @@
 #include <span>
 
 #include "engine/generate/generator.h"
-#include "engine/runner/collator_options.h"
-#include "engine/runner/sequence_parallel_attention.h"
-#include "engine/runner/sequence_parallel_delta.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
-#include "tests/support/local_attention.h"
+#include "tests/support/local_hybrid.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
@@ -19,31 +16,6 @@ namespace {
 
 using test::max_abs_diff;
 using Prompts = std::vector<std::vector<int64_t>>;
-
-// Documents for themselves, in one process.
-class LocalHybrid final : public AttentionBackend {
- public:
-  LocalHybrid(const ModelConfig& config, const std::vector<int64_t>& lengths)
-      : attention_(lengths), delta_(prepared(config, lengths), nothing(), nothing()) {}
-  RecurrentBackend* recurrent() override { return &delta_; }
-  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) override {
-    return attention_.attend(spec, q, k, v);
-  }
-
- private:
-  static std::shared_ptr<sp::Communicator> nothing() { return sp::make_single_rank_communicator(); }
-  static std::shared_ptr<const PreparedState> prepared(const ModelConfig& config,
-                                                       const std::vector<int64_t>& lengths) {
-    return std::make_shared<const PreparedState>(
-        std::make_shared<const sp::StatePlan>(
-            sp::plan_state(sp::SequenceLayout(lengths, 1, 1), config.delta_net.shape, 0)),
-        at::kCPU);
-  }
-
-  test::LocalAttention attention_;
-  SequenceParallelDelta delta_;
-};
 
 // Slow decays, so that a state of the wrong sequence or step is seen.
 Decoder hybrid_decoder(bool experts, at::ScalarType dtype = at::kDouble) {
@@ -62,7 +34,7 @@ Decoder hybrid_decoder(bool experts, at::ScalarType dtype = at::kDouble) {
 
 at::Tensor hidden_of(const Decoder& decoder, const std::vector<int64_t>& ids,
                      const std::vector<int64_t>& lengths) {
-  LocalHybrid backend(decoder.config(), lengths);
+  test::LocalHybrid backend(decoder.config(), lengths);
   return decoder.forward(at::tensor(ids, at::kLong), test::packed_positions(lengths), backend);
 }
 
