@@ -209,7 +209,7 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
     offset += spec.numel();
   }
   const auto of_layer = unit_.specs().size() / static_cast<std::size_t>(stage_.layers.size());
-  std::size_t i = of_layer * static_cast<std::size_t>(layer - stage_.layers.begin);
+  std::size_t i = of_layer * stage_.place(layer);
   for (const Fused& fused : layers_[layer]) {
     const std::size_t parts = fused.targets.size();
     for (std::size_t p = 0; p < parts; ++p) {

@@ -56,6 +56,32 @@ ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   return c;
 }
 
+std::string describe(const Stage& stage) {
+  return "decoder: the stage of layers " + std::to_string(stage.layers.begin) + " to " +
+         std::to_string(stage.layers.end);
+}
+
+void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tensor& positions_s) {
+  const bool is_long = positions_s.dim() == 1 && positions_s.scalar_type() == at::kLong;
+  if (decoder.stage().embeds) {
+    TORCH_CHECK(is_long && input.sizes() == positions_s.sizes() && input.scalar_type() == at::kLong,
+                "decoder: ids and positions must be int64 [s], got ", input.sizes(), " ",
+                input.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
+    return;
+  }
+  const int64_t hidden = decoder.config().hidden_size;
+  TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == positions_s.size(0) &&
+                  input.size(1) == hidden && input.scalar_type() == decoder.compute_dtype(),
+              describe(decoder.stage()), " does not embed; expected hidden states ",
+              decoder.compute_dtype(), " [s, ", hidden, "] and positions int64 [s], got ",
+              input.sizes(), " ", input.scalar_type(), " and ", positions_s.sizes(), " ",
+              positions_s.scalar_type());
+}
+
+void check_scores(const Stage& stage) {
+  TORCH_CHECK(stage.scores, describe(stage), " has no head");
+}
+
 // Hidden states before the first layer, of embeddings. transformers holds the factor in fp32 and
 // rounds it to the compute dtype.
 at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
@@ -95,14 +121,8 @@ std::vector<at::Tensor> leaves_of_layer(const DecoderUnits& units, int64_t index
 
 }  // namespace
 
-Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : Decoder(std::move(config), context, {}, [](ParamUnit&) {}) {}
-
-Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context)
-    : Decoder(std::move(config), stage, context, {}, [](ParamUnit&) {}) {}
-
-Decoder::Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
-                 const FillUnit& fill)
+Decoder::Decoder(const ModelConfig& config, const ComputeContext& context,
+                 const WeightStorage& storage, const FillUnit& fill)
     : Decoder(config, whole_stage(config), context, storage, fill) {}
 
 Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context,
@@ -111,7 +131,9 @@ Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& c
       stage_(stage),
       context_(context),
       units_(config_, stage_, context_, storage, [&](ParamUnit& unit, const DecoderLayer* layer) {
-        fill(unit);
+        if (fill) {
+          fill(unit);
+        }
         unit.changed();
         if (storage.projections && layer != nullptr) {
           quantised_.push_back(std::make_shared<const QuantisedLayer>(
@@ -136,14 +158,6 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       local_rope_frequencies_(other.local_rope_frequencies_),
       quantised_(other.quantised_),
       units_(other.units_) {}
-
-ExpertLoad Decoder::no_expert_load() const {
-  ExpertLoad load(config_.num_hidden_layers);
-  for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
-    load[i].resize(layer(i).channel_mixer().routing().experts);
-  }
-  return load;
-}
 
 void Decoder::init_random(uint64_t seed, double std) {
   RandomWeights draw(config_, seed, std);
@@ -212,7 +226,7 @@ at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) 
   const at::Tensor merged = quantised_.empty()
                                 ? gathered.to(context_.master, /*non_blocking=*/false,
                                               /*copy=*/true)
-                                : quantised_[place(layer)]->unpack(context_.master);
+                                : quantised_[stage_.place(layer)]->unpack(context_.master);
   if (adapters_ != nullptr) {
     adapters_->merge_into(layer, merged);
   }
@@ -230,7 +244,8 @@ struct Decoder::ForwardPass {
 };
 
 std::vector<Weight> Decoder::weights_of(int64_t index) const {
-  return quantised_.empty() ? units_.layer_weights(index) : quantised_[place(index)]->weights();
+  return quantised_.empty() ? units_.layer_weights(index)
+                            : quantised_[stage_.place(index)]->weights();
 }
 
 LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
@@ -256,7 +271,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = selective ? pass.attention.keeping(kept.results) : nullptr;
   }
-  const at::Tensor adapter_leaf = pass.adapter_leaves[place(index)];
+  const at::Tensor adapter_leaf = pass.adapter_leaves[stage_.place(index)];
   // Copied, because a recomputed layer runs again when the forward is over.
   const LayerPass of_layer =
       layer_pass(index, pass, keeping ? *keeping : pass.attention, kept.results);
@@ -306,25 +321,9 @@ Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, Attentio
           .expert_layer = expert_layers_before(config_, stage_)};
 }
 
-void Decoder::check_input(const at::Tensor& input, const at::Tensor& positions_s) const {
-  const bool is_long = positions_s.dim() == 1 && positions_s.scalar_type() == at::kLong;
-  if (stage_.embeds) {
-    TORCH_CHECK(is_long && input.sizes() == positions_s.sizes() && input.scalar_type() == at::kLong,
-                "decoder: ids and positions must be int64 [s], got ", input.sizes(), " ",
-                input.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
-    return;
-  }
-  TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == positions_s.size(0) &&
-                  input.size(1) == config_.hidden_size && input.scalar_type() == context_.compute,
-              "decoder: the stage of layers ", stage_.layers.begin, " to ", stage_.layers.end,
-              " does not embed; expected hidden states ", context_.compute, " [s, ",
-              config_.hidden_size, "] and positions int64 [s], got ", input.sizes(), " ",
-              input.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
-}
-
 at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions_s,
                             AttentionBackend& attention, ExpertNotes* experts) const {
-  check_input(input, positions_s);
+  check_input(*this, input, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions_s,
                                   attention, experts);
@@ -349,7 +348,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& input,
                             const at::Tensor& positions_s, AttentionBackend& attention,
                             ExpertNotes* experts) const {
-  check_input(input, positions_s);
+  check_input(*this, input, positions_s);
   const at::NoGradGuard no_grad;
   ForwardPass pass = forward_pass(positions_s, attention, experts);
   at::Tensor hidden_sE =
@@ -357,7 +356,7 @@ at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& inp
                     : input;
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     LayerPass of_layer = layer_pass(i, pass, attention, nullptr);
-    of_layer.weights = weights.layers[place(i)];
+    of_layer.weights = weights.layers[stage_.place(i)];
     hidden_sE = layer(i).forward(hidden_sE, of_layer);
   }
   return stage_.scores ? rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options())
@@ -373,7 +372,7 @@ DecoderWeights Decoder::materialize() const {
   const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), stage_);
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     std::vector<Weight> of_layer = weights_of(i);
-    if (const at::Tensor& leaf = leaves[place(i)]; leaf.defined()) {
+    if (const at::Tensor& leaf = leaves[stage_.place(i)]; leaf.defined()) {
       adapters_->attach(i, of_layer, leaf, context_.compute);
     }
     weights.layers.push_back(std::move(of_layer));
@@ -402,14 +401,9 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
   units_.router_corrections()->changed();
 }
 
-void Decoder::check_scores() const {
-  TORCH_CHECK(stage_.scores, "decoder: the stage of layers ", stage_.layers.begin, " to ",
-              stage_.layers.end, " has no head");
-}
-
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
-  check_scores();
+  check_scores(stage_);
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
@@ -420,14 +414,6 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   ScopeChain chain;
   const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
-}
-
-at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
-  check_scores();
-  const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV =
-      at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
-  return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {
@@ -452,6 +438,15 @@ std::vector<const ParamUnit*> Decoder::units() const {
     all.push_back(unit.get());
   }
   return all;
+}
+
+ExpertLoad no_expert_load(const Decoder& decoder) {
+  ExpertLoad load(decoder.config().num_hidden_layers);
+  const sp::Range& layers = decoder.stage().layers;
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    load[i].resize(decoder.layer(i).channel_mixer().routing().experts);
+  }
+  return load;
 }
 
 }  // namespace ringside::engine

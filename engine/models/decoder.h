@@ -50,22 +50,18 @@ class Decoder {
   // Writes a unit's starting values, through its slices.
   using FillUnit = std::function<void(ParamUnit& unit)>;
 
-  // Creates zero parameters in the context's master dtype on its device, sharded as it says. All
-  // functions that use weights are then collective over the shard.
-  // Throws: c10::Error on an impossible shape (heads not a multiple of key/value heads, zero
-  // sizes).
-  Decoder(ModelConfig config, const ComputeContext& context);
-  // The same for a stage of the model. Throws also: as check_stage().
-  Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context);
-  // Creates and fills the units one after another, so that beside what `storage` keeps there is at
-  // most one layer in the master dtype. Not collective.
-  // Throws: as above; c10::Error when projections shall be packed and the model has experts, latent
-  // attention or gated delta nets; what `fill` throws.
-  Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
-          const FillUnit& fill);
-  // The same for a stage. Throws also: as check_stage().
+  // Creates and fills the units of a stage one after another, so that beside what `storage` keeps
+  // there is at most one layer in the master dtype. The parameters are in the context's master
+  // dtype on its device, sharded as it says; zero without `fill`. Not collective; but all functions
+  // that use weights are collective over the shard. Throws: c10::Error on an impossible shape
+  // (heads not a multiple of key/value heads, zero sizes), and when projections shall be packed and
+  // the model has experts, latent attention or gated delta nets; as check_stage(); what `fill`
+  // throws.
   Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context,
-          const WeightStorage& storage, const FillUnit& fill);
+          const WeightStorage& storage = {}, const FillUnit& fill = {});
+  // The same for the whole model.
+  Decoder(const ModelConfig& config, const ComputeContext& context,
+          const WeightStorage& storage = {}, const FillUnit& fill = {});
 
   // Sets all parameters as RandomWeights draws them; a stage's are those of the whole model. Not
   // collective: every rank draws all values and keeps its own.
@@ -138,12 +134,6 @@ class Decoder {
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n) const;
 
-  // Logits of a few rows without autograd, for sampling.
-  // Shapes: returns [n, V] in fp32 (fp64 for doubles).
-  // Collective over: the shard of a sharded decoder.
-  // Throws: c10::Error for a stage that does not score.
-  at::Tensor logits(const at::Tensor& hidden_nE) const;
-
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
   // range.
@@ -156,8 +146,6 @@ class Decoder {
   const Stage& stage() const { return stage_; }
   // Layer i of the model, one of the stage's.
   const DecoderLayer& layer(int64_t i) const { return units_.layer(i); }
-  // Zeros for all experts of the stage; a row for each layer of the model.
-  ExpertLoad no_expert_load() const;
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
@@ -177,12 +165,6 @@ class Decoder {
   Decoder(const Decoder& other, ParametersOf);
   // What the layers of one forward share.
   struct ForwardPass;
-  // Of a layer of the model among the stage's.
-  std::size_t place(int64_t layer) const {
-    return static_cast<std::size_t>(layer - stage_.layers.begin);
-  }
-  void check_input(const at::Tensor& input, const at::Tensor& positions_s) const;
-  void check_scores() const;
   // All weights of a layer but adapters.
   std::vector<Weight> weights_of(int64_t index) const;
   // A layer's own part of the pass. kept: the results that it keeps if it is recomputed.
@@ -203,5 +185,8 @@ class Decoder {
   DecoderUnits units_;  // shared once frozen
   std::unique_ptr<Adapters> adapters_;
 };
+
+// Zeros for all experts of the decoder; a row for each layer of the model.
+ExpertLoad no_expert_load(const Decoder& decoder);
 
 }  // namespace ringside::engine

@@ -178,11 +178,11 @@ void DecoderUnits::register_newest(UnitRole role) {
   }
 }
 
-const DecoderLayer& DecoderUnits::layer(int64_t i) const { return layers_->at(place(i)); }
+const DecoderLayer& DecoderUnits::layer(int64_t i) const { return layers_->at(stage_.place(i)); }
 
 std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
   std::vector<const ParamUnit*> units;
-  for (const std::size_t unit : experts_[place(i)]) {
+  for (const std::size_t unit : experts_[stage_.place(i)]) {
     units.push_back(all_[unit].get());
   }
   return units;
@@ -205,7 +205,7 @@ std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
   std::vector<ScopedUnit> units{{&layer_unit(i), layer(i).shapes(context_.compute)}};
   const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
   for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
-    units.push_back({all_[experts_[place(i)][unit]].get(), cuts[unit]});
+    units.push_back({all_[experts_[stage_.place(i)][unit]].get(), cuts[unit]});
   }
   return units;
 }

@@ -72,7 +72,7 @@ class DecoderUnits {
   const ParamUnit& embedding() const { return *embedding_; }
   // Layer i of the model, one of the stage's: what it computes, and its unit, without its experts.
   const DecoderLayer& layer(int64_t i) const;
-  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[place(i)]]; }
+  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[stage_.place(i)]]; }
   // The units of the experts of layer i, in order; empty for a layer without experts.
   std::vector<const ParamUnit*> experts(int64_t i) const;
   // Of a stage that scores.
@@ -100,10 +100,6 @@ class DecoderUnits {
   void prefetch_layer(int64_t i) const;
 
  private:
-  // Of a layer of the model among the stage's.
-  std::size_t place(int64_t layer) const {
-    return static_cast<std::size_t>(layer - stage_.layers.begin);
-  }
   // Records which part of the model the newest unit of all_ holds.
   void register_newest(UnitRole role);
 

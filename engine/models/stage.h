@@ -8,6 +8,7 @@
 // publication count the parameter once, as that of the stage that embeds.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Stage {
   sp::Range layers;    // of the model's; may be empty at an end of the model
   bool embeds = true;  // has the embedding, so its input are token ids
   bool scores = true;  // has the final norm and the head
+
+  // The place of a layer of the model, one of the stage's, among the stage's.
+  std::size_t place(int64_t layer) const { return static_cast<std::size_t>(layer - layers.begin); }
   bool operator==(const Stage&) const = default;
 };
 

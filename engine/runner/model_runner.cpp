@@ -205,7 +205,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   }
   const ModelConfig& config = decoder().config();
   SequenceWork work;
-  work.expert_rows = decoder().no_expert_load();
+  work.expert_rows = no_expert_load(decoder());
   balance_loss_.reset();
   balance_routes_LX_.reset();
   const double sent_before = sent_bytes();

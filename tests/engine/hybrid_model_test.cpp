@@ -50,7 +50,7 @@ TEST_CASE("greedy decoding with recurrent states equals a forward over the whole
       std::vector<int64_t> all = prompts[i];
       all.insert(all.end(), completions[i].ids.begin(), completions[i].ids.end());
       const at::Tensor logits =
-          decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())}));
+          test::logits_of(decoder, hidden_of(decoder, all, {static_cast<int64_t>(all.size())}));
       const at::Tensor logprobs = at::log_softmax(logits, -1);
       for (std::size_t t = prompts[i].size(); t < all.size(); ++t) {
         CAPTURE(experts, i, t);
@@ -108,7 +108,8 @@ TEST_CASE("a completion that goes on under new weights has states of the new wei
     std::vector<int64_t> all = so_far[i];
     all.insert(all.end(), rest[i].ids.begin(), rest[i].ids.end());
     const at::Tensor next =
-        decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())})).argmax(-1);
+        test::logits_of(decoder, hidden_of(decoder, all, {static_cast<int64_t>(all.size())}))
+            .argmax(-1);
     for (std::size_t t = so_far[i].size(); t < all.size(); ++t) {
       CHECK(next[static_cast<int64_t>(t) - 1].item<int64_t>() == all[t]);
     }
