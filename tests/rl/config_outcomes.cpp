@@ -76,9 +76,10 @@ class Files {
           R"({"prompt": "ab", "completion": "b", "other": "c", )"
           R"("chat": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ddd"}]})"
           "\n");
-    write("rewards.py",
-          "import time\ndef slow(completions):\n    time.sleep(1 if completions[0] == 'b' else 0)\n"
-          "    return [1.0] * len(completions)\n");
+    write(
+        "rewards.py",
+        "import time\ndef slow(completions):\n    time.sleep(1 if completions[0] == 'b' else 0)\n"
+        "    return [1.0] * len(completions)\n");
     write("schema.json", R"({"type": "integer"})");
     write("key", "secret\n");
   }
@@ -352,7 +353,7 @@ std::string sharding(const rl::Config& config) {
   std::string text;
   trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
     if (run.ranks().is_main()) {
-      const engine::ComputeContext& context = run.decoder().context();
+      const engine::ComputeContext& context = run.policy().decoder().context();
       for (const int64_t figure :
            {context.sharding->shard->size(), context.sharding->replicas->size(),
             context.sharding->stage, static_cast<int64_t>(context.reduce),
@@ -370,7 +371,7 @@ std::string activations(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
   engine::ActivationOptions options;
   trained(config, run_dir.path(),
-          [&](rl::TrainingRun& run) { options = run.decoder().activation_options(); });
+          [&](rl::TrainingRun& run) { options = run.policy().decoder().activation_options(); });
   return std::to_string(static_cast<int>(options.recompute)) + " " +
          std::to_string(options.offload) + " " + std::to_string(options.mlp_tile_tokens) + " " +
          std::to_string(options.logit_chunk_bytes);
