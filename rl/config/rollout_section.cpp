@@ -115,9 +115,11 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
       "workers that `ringside run` starts; an embedded one makes its share of a step in one batch");
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024),
                  "CPU threads of each worker");
-  fields.integer("rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
-                 "after so many steps in a row in which no sample has a score (a reward that "
-                 "fails), the run saves a checkpoint and ends with exit code 1; 0 = never");
+  fields.integer(
+      "rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
+      "after so many steps in a row in which no sample has a score (a reward that "
+      "fails), the run saves a checkpoint and ends with exit code 1, as a shorter run in which no "
+      "step had one does; 0 = never");
 }
 
 }  // namespace

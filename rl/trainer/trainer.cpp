@@ -23,6 +23,7 @@
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
+#include "rl/report/metrics_reader.h"
 #include "rl/report/no_score_alarm.h"
 #include "rl/report/reward_alarms.h"
 #include "rl/report/stage_times.h"
@@ -144,6 +145,23 @@ struct Alarms {
   }
 };
 
+// A run that has made all its steps may have been too short for end_if_due(). Collective.
+// Throws: TrainingFailed on rank 0, RankFailed on the others, unless the key allows such a run.
+void check_that_a_step_had_a_score(const TrainingRun& run, const NoScoreAlarm& alarm) {
+  if (run.stop_signal() != 0) {
+    return;
+  }
+  run.ranks().on_main([&] {
+    const auto reason = alarm.nothing_learned(read_metrics(run.run_dir() / "metrics.jsonl"));
+    if (reason && alarm.may_end_run()) {
+      throw TrainingFailed(*reason);
+    }
+    if (reason) {
+      log::warn(*reason);
+    }
+  });
+}
+
 void append(Metrics& metrics, Metrics more) {
   std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
@@ -222,6 +240,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     }
     alarms.end_if_due(run);
   }
+  check_that_a_step_had_a_score(run, alarms.no_score);
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {
     source->finish();
