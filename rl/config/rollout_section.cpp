@@ -21,9 +21,9 @@ void add_sampling(FieldList& fields, RolloutConfig& rollout) {
   fields.integer("rollout.max_completion_tokens", rollout.max_completion_tokens, at_least(1),
                  "sampling stops here, with finish reason \"length\"");
   fields.real("rollout.temperature", rollout.temperature,
-              Range{.low = 0, .high = 10, .above = true},
+              NumberRange{.low = 0, .high = 10, .above = true},
               "sampling temperature; the trainer computes log-probs at the same temperature");
-  fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true},
+  fields.real("rollout.top_p", rollout.top_p, NumberRange{.low = 0, .high = 1, .above = true},
               "nucleus sampling; 1 = off");
   fields.integer("rollout.top_k", rollout.top_k, at_least(0),
                  "sample among the k most likely tokens; 0 = off");
@@ -68,7 +68,7 @@ void add_reward_options(FieldList& fields, RewardOptionsConfig& options) {
       "python: processes that are kept for each function; a batch is divided among them");
   fields.real(
       "rollout.reward_options.python_timeout_s", options.python_timeout_s,
-      Range{.low = 0, .high = 86400, .above = true},
+      NumberRange{.low = 0, .high = 86400, .above = true},
       "python: seconds that a call may take; then its process is killed, and started again");
 }
 
