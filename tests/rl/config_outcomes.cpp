@@ -78,7 +78,7 @@ class Files {
           "\n");
     write(
         "rewards.py",
-        "import time\ndef slow(completions):\n    time.sleep(1 if completions[0] == 'b' else 0)\n"
+        "import time\ndef slow(completions):\n    time.sleep(0.4 if completions[0] == 'b' else 0)\n"
         "    return [1.0] * len(completions)\n");
     write("schema.json", R"({"type": "integer"})");
     write("key", "secret\n");
@@ -287,7 +287,7 @@ std::string scored(const rl::Config& config) {
   try {
     const rl::RewardSet rewards(config.rollout.reward, rl::reward_options(config.rollout, ""));
     for (const char* completion :
-         {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.6)\nprint(2)",
+         {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.3)\nprint(2)",
           "x = ' ' * (300 << 20)\nprint(2)", "echo 2"}) {
       const auto scores = rewards.score(
           {"", completion,
