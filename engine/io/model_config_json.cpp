@@ -106,24 +106,11 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
 }
 
-// A GGUF file, or a directory that holds nothing else.
-void refuse_gguf(const fs::path& path) {
-  fs::path found = path.extension() == ".gguf" ? path : fs::path();
-  if (fs::is_directory(path) && !fs::exists(path / "config.json")) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-      found = entry.path().extension() == ".gguf" ? entry.path() : found;
-    }
-  }
-  if (!found.empty()) {
-    throw std::runtime_error(found.string() +
-                             " is a GGUF file, expected a Hugging Face directory; convert it with "
-                             "recipes/from_gguf.py FILE.gguf DIRECTORY");
-  }
-}
-
 // Models that cannot be read, where config.json alone does not tell or is not there.
 void refuse_other_formats(const fs::path& path) {
-  refuse_gguf(path);
+  if (const std::string problem = gguf_problem(path); !problem.empty()) {
+    throw std::runtime_error(problem);
+  }
   const fs::path modelopt = path / "hf_quant_config.json";
   if (fs::exists(modelopt)) {
     throw std::runtime_error(modelopt.string() +
@@ -133,6 +120,19 @@ void refuse_other_formats(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string gguf_problem(const fs::path& path) {
+  fs::path found = path.extension() == ".gguf" ? path : fs::path();
+  if (fs::is_directory(path) && !fs::exists(path / "config.json")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      found = entry.path().extension() == ".gguf" ? entry.path() : found;
+    }
+  }
+  return found.empty() ? ""
+                       : found.string() +
+                             " is a GGUF file, expected a Hugging Face directory; convert it with "
+                             "recipes/from_gguf.py FILE.gguf DIRECTORY";
+}
 
 ModelConfig load_model_config(const fs::path& dir_or_file) {
   refuse_other_formats(dir_or_file);

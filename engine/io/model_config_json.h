@@ -19,6 +19,10 @@ namespace ringside::engine {
 // quantisation_problem(), a GGUF file.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
 
+// What to do about a model that is a GGUF file, or a directory with one and without config.json; ""
+// for other paths.
+std::string gguf_problem(const std::filesystem::path& path);
+
 // The text of a config.json that transformers 4 and 5 both read. That of a text part is the one it
 // was read from, with its fields changed. dtype: "float32", "bfloat16", ...
 // Throws: std::invalid_argument when config.model_type is that of no architecture.

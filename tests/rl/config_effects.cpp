@@ -281,7 +281,7 @@ std::vector<Effect> rollout_effects() {
       {"data.add_special_tokens",
        "false",
        [](const rl::Config& c) {
-         const auto tokenizer = engine::Tokenizer::load(input_file("bos"));
+         const auto tokenizer = engine::Tokenizer::load(input_file("bos.json"));
          const rl::Prompt prompt = rl::read_prompts(c.data.train, c)[0];
          return std::to_string(rl::prompt_ids(prompt, rl::prompt_rules(c), tokenizer).size());
        },

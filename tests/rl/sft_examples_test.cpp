@@ -344,7 +344,7 @@ TEST_CASE(
   const test::TemporaryDirectory directory;
   const engine::Tokenizer tokenizer = with_special_tokens(directory);
   Config config;
-  Prompt prompt{.id = "1", .prompt = "ac"};
+  Prompt prompt{"1", "ac", ""};
   const auto ids = [&] { return prompt_ids(prompt, prompt_rules(config), tokenizer); };
   CHECK(ids() == Ids{2, 4, 6});  // nothing after it: a completion follows
   config.data.add_special_tokens = AddSpecialTokens::kFalse;
@@ -358,7 +358,7 @@ TEST_CASE(
   prompt.is_chat = true;
   CHECK(ids() == Ids{4, 6});
   // Counted in the length, and kept where a prompt is cut.
-  prompt = {.id = "1", .prompt = "aacc"};
+  prompt = {"1", "aacc", ""};
   config.rollout.max_prompt_tokens = 4;
   CHECK_THROWS_WITH(ids(), Contains("has 5 tokens"));
   config.data.on_overlong = OnOverlong::kTruncate;
