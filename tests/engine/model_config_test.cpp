@@ -407,6 +407,48 @@ TEST_CASE("config: GPT-OSS is read with its own defaults; what its experts canno
       Contains("'quantization_config' is"));
 }
 
+TEST_CASE("quantised weights that are not read are refused with what to do") {
+  const auto quantised = [](const json& fields) {
+    return load(with(base("qwen3"), {{"quantization_config", fields}}));
+  };
+  const auto refused = [&](const json& fields, const char* advice) {
+    CHECK_THROWS_WITH(quantised(fields), Contains("'quantization_config' is") && Contains(advice));
+  };
+  for (const char* method : {"awq", "gptq", "modelopt", "auto-round"}) {
+    refused({{"quant_method", method}}, "train the unquantised model that it was made from");
+  }
+  refused({{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}, ".dequantize()");
+  refused({{"quant_method", "mxfp4"}}, "Mxfp4Config(dequantize=True)");
+  refused({{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "expected none");
+  const auto compressed = [](const json& weights, const char* format) {
+    return json{{"quant_method", "compressed-tensors"},
+                {"format", format},
+                {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  };
+  const char* run_decompressed = "CompressedTensorsConfig(run_compressed=False)";
+  refused(compressed({{"num_bits", 4}, {"type", "int"}}, "pack-quantized"), run_decompressed);
+  refused(compressed({{"num_bits", 8}, {"type", "int"}}, "int-quantized"), run_decompressed);
+  refused(compressed({{"num_bits", 4}, {"type", "float"}}, "nvfp4-pack-quantized"),
+          run_decompressed);
+  CHECK_NOTHROW(quantised(compressed({{"num_bits", 8}, {"type", "float"}}, "float-quantized")));
+  CHECK_NOTHROW(quantised({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}));
+}
+
+TEST_CASE("a GGUF file and a directory of ModelOpt are refused with what to do") {
+  const TemporaryDirectory dir;
+  const auto file = dir.path() / "model.gguf";
+  test::write_file(file, "GGUF");
+  for (const auto& path : {dir.path(), file}) {
+    CHECK_THROWS_WITH(load_model_config(path),
+                      Contains("model.gguf is a GGUF file") && Contains("recipes/from_gguf.py"));
+  }
+  test::write_file(dir.path() / "config.json", base("qwen3").dump());
+  CHECK_NOTHROW(load_model_config(dir.path()));
+  test::write_file(dir.path() / "hf_quant_config.json", "{}");
+  CHECK_THROWS_WITH(load_model_config(dir.path()),
+                    Contains("hf_quant_config.json") && Contains("unquantised model"));
+}
+
 json glm4_moe_fields() {
   return {{"n_routed_experts", 6},
           {"n_shared_experts", 1},
@@ -501,7 +543,10 @@ TEST_CASE("config: the text part of a multimodal model is read and written in it
   };
   refuses({{"text_config", nullptr}}, "'text_config' is missing");
   refuses({{"text_config", base("qwen3")}}, "'model_type' is 'qwen3', expected qwen3_5_text");
-  refuses({{"quantization_config", {{"quant_method", "fp8"}}}}, "'quantization_config' is a field");
+  refuses({{"quantization_config", {{"quant_method", "awq"}}}}, "'quantization_config' is");
+  const ModelConfig in_fp8 =
+      load(with(multimodal(), {{"quantization_config", {{"quant_method", "fp8"}}}}));
+  CHECK_FALSE(json::parse(model_config_json(in_fp8, "bfloat16")).contains("quantization_config"));
   refuses({{"text_config", with(multimodal()["text_config"], {{"tie_word_embeddings", false}})}},
           "'tie_word_embeddings' differs from that of text_config");
   refuses({{"text_config", with(multimodal()["text_config"], {{"attn_output_gate", false}})}},

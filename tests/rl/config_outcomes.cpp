@@ -53,6 +53,7 @@ class Files {
   Files() {
     fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
     write("model/tokenizer.json", letter_tokenizer());
+    write("bos.json", letter_tokenizer_with_bos());
     write("model/tokenizer_config.json",
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     write_model_with_experts();
