@@ -86,6 +86,11 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
           "transformers' AutoTokenizer writes with save_pretrained");
     }
     files.tokenizer = engine::Tokenizer::load(path);
+    for (const std::string& field : files.tokenizer->passed_over()) {
+      report.notes.push_back(path.string() + ": " + field +
+                             " is not used; rollout.max_prompt_tokens and data.max_length limit "
+                             "lengths, and nothing is padded");
+    }
   } catch (const std::exception& error) {
     report.mistakes.push_back({"model.path", error.what()});
     return;
@@ -228,6 +233,9 @@ void check_reference(const Config& config, const ModelFiles& files, PreflightRep
 std::string model_directory_problem(const fs::path& path) {
   if (!fs::exists(path)) {
     return "is " + path.string() + ", which does not exist" + hub_advice(path) + "; " + kExpected;
+  }
+  if (const std::string problem = engine::gguf_problem(path); !problem.empty()) {
+    return "is " + path.string() + ": " + problem;
   }
   if (!fs::is_directory(path)) {
     return "is the file " + path.string() + ", expected a directory (" + kExpected + ")";

@@ -53,7 +53,7 @@ std::string wire_text(const std::string& text) {
 PromptSet sampled_prompts(const Config& config, const engine::Tokenizer& tokenizer) {
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (set.overlong > 0) {
-    log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
+    log::warn(config.data.train + ": " + describe_overlong(set, prompt_rules(config)));
   }
   return set;
 }

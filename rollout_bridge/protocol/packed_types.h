@@ -92,7 +92,7 @@ concept HasVisitedFields =
 }  // namespace ringside::bridge
 
 namespace msgpack {
-// How msgpack reads and writes the fields of the types that have visit_fields(), then the types.
+// How msgpack reads and writes fields of the types that have visit_fields().
 MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
   namespace adaptor {
 
@@ -163,6 +163,7 @@ MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
   }  // namespace adaptor
 }
 
+// The types with visit_fields().
 MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
   namespace adaptor {
 

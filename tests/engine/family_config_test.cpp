@@ -142,7 +142,10 @@ TEST_CASE("config: the text part of a multimodal model is read and written in it
   };
   refuses({{"text_config", nullptr}}, "'text_config' is missing");
   refuses({{"text_config", base("qwen3")}}, "'model_type' is 'qwen3', expected qwen3_5_text");
-  refuses({{"quantization_config", {{"quant_method", "fp8"}}}}, "'quantization_config' is a field");
+  refuses({{"quantization_config", {{"quant_method", "awq"}}}}, "'quantization_config' is");
+  const ModelConfig in_fp8 =
+      load(with(multimodal(), {{"quantization_config", {{"quant_method", "fp8"}}}}));
+  CHECK_FALSE(json::parse(model_config_json(in_fp8, "bfloat16")).contains("quantization_config"));
   refuses({{"text_config", with(multimodal()["text_config"], {{"tie_word_embeddings", false}})}},
           "'tie_word_embeddings' differs from that of text_config");
   refuses({{"text_config", with(multimodal()["text_config"], {{"attn_output_gate", false}})}},

@@ -9,12 +9,14 @@
 #include "engine/io/model_config_json.h"
 #include "tests/engine/model_config_cases.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {
 namespace {
 
 using Catch::Contains;
 using nlohmann::json;
+using test::TemporaryDirectory;
 
 TEST_CASE("config: defaults follow the architecture") {
   const ModelConfig llama = load(base("llama"));
@@ -174,6 +176,48 @@ TEST_CASE("config: layers without RoPE are those of transformers' classes") {
   CHECK_THROWS_WITH(without_rope("exaone4", letters), Contains("expected a number"));
   CHECK_THROWS_WITH(without_rope("exaone4", {{"sliding_window_pattern", 0}}),
                     Contains("'sliding_window_pattern' is 0"));
+}
+
+TEST_CASE("quantised weights that are not read are refused with what to do") {
+  const auto quantised = [](const json& fields) {
+    return load(with(base("qwen3"), {{"quantization_config", fields}}));
+  };
+  const auto refused = [&](const json& fields, const char* advice) {
+    CHECK_THROWS_WITH(quantised(fields), Contains("'quantization_config' is") && Contains(advice));
+  };
+  for (const char* method : {"awq", "gptq", "modelopt", "auto-round"}) {
+    refused({{"quant_method", method}}, "train the unquantised model that it was made from");
+  }
+  refused({{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}, ".dequantize()");
+  refused({{"quant_method", "mxfp4"}}, "Mxfp4Config(dequantize=True)");
+  refused({{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "expected none");
+  const auto compressed = [](const json& weights, const char* format) {
+    return json{{"quant_method", "compressed-tensors"},
+                {"format", format},
+                {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  };
+  const char* run_decompressed = "CompressedTensorsConfig(run_compressed=False)";
+  refused(compressed({{"num_bits", 4}, {"type", "int"}}, "pack-quantized"), run_decompressed);
+  refused(compressed({{"num_bits", 8}, {"type", "int"}}, "int-quantized"), run_decompressed);
+  refused(compressed({{"num_bits", 4}, {"type", "float"}}, "nvfp4-pack-quantized"),
+          run_decompressed);
+  CHECK_NOTHROW(quantised(compressed({{"num_bits", 8}, {"type", "float"}}, "float-quantized")));
+  CHECK_NOTHROW(quantised({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}));
+}
+
+TEST_CASE("a GGUF file and a directory of ModelOpt are refused with what to do") {
+  const TemporaryDirectory dir;
+  const auto file = dir.path() / "model.gguf";
+  test::write_file(file, "GGUF");
+  for (const auto& path : {dir.path(), file}) {
+    CHECK_THROWS_WITH(load_model_config(path),
+                      Contains("model.gguf is a GGUF file") && Contains("recipes/from_gguf.py"));
+  }
+  test::write_file(dir.path() / "config.json", base("qwen3").dump());
+  CHECK_NOTHROW(load_model_config(dir.path()));
+  test::write_file(dir.path() / "hf_quant_config.json", "{}");
+  CHECK_THROWS_WITH(load_model_config(dir.path()),
+                    Contains("hf_quant_config.json") && Contains("unquantised model"));
 }
 
 TEST_CASE("config: every architecture writes what it reads") {

@@ -308,6 +308,14 @@ std::vector<Effect> prompt_effects() {
        "a",
        [](const rl::Config& c) { return rl::read_prompts(c.data.train, c)[0].prompt; },
        {}},
+      {"data.add_special_tokens",
+       "false",
+       [](const rl::Config& c) {
+         const auto tokenizer = engine::Tokenizer::load(input_file("bos.json"));
+         const rl::Prompt prompt = rl::read_prompts(c.data.train, c)[0];
+         return std::to_string(rl::prompt_ids(prompt, rl::prompt_rules(c), tokenizer).size());
+       },
+       {}},
       {"data.shuffle", "false", jobs, {}},
   };
 }

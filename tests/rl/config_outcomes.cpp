@@ -53,6 +53,7 @@ class Files {
   Files() {
     fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
     write("model/tokenizer.json", letter_tokenizer());
+    write("bos.json", letter_tokenizer_with_bos());
     write("model/tokenizer_config.json",
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     write_model_with_experts();
@@ -60,7 +61,8 @@ class Files {
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     fs::create_directories(path("adapter"));
-    engine::Adapters adapters(engine::load_model_config(path("model")),
+    const engine::ModelConfig model = engine::load_model_config(path("model"));
+    engine::Adapters adapters(model, engine::whole_stage(model),
                               {2, 32.0, engine::adapter_targets()}, at::kFloat);
     adapters.init_random(9);
     engine::save_adapters(adapters, path("adapter"), "model");
