@@ -103,7 +103,7 @@ std::vector<ScoredCompletion> PromptScorer::score(
     const engine::Completion& completion = scored[i].completion;
     inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer,
                       static_cast<int64_t>(completion.ids.size()), config_.max_completion_tokens,
-                      completion.finish == engine::FinishReason::kLength, prompts[i].columns});
+                      completion.finish == engine::StopReason::kLength, prompts[i].columns});
   }
   auto scores = rewards_.score_all(inputs, kRewardThreads);
   for (std::size_t i = 0; i < scored.size(); ++i) {

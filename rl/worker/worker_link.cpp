@@ -13,13 +13,13 @@
 namespace ringside::rl {
 namespace {
 
-bridge::FinishReason wire_reason(engine::FinishReason reason) {
+bridge::FinishReason wire_reason(engine::StopReason reason) {
   switch (reason) {
-    case engine::FinishReason::kStop:
+    case engine::StopReason::kStop:
       return bridge::FinishReason::kStop;
-    case engine::FinishReason::kLength:
+    case engine::StopReason::kLength:
       return bridge::FinishReason::kLength;
-    case engine::FinishReason::kAborted:
+    case engine::StopReason::kAborted:
       return bridge::FinishReason::kAborted;
   }
   throw std::invalid_argument("unknown finish reason");
