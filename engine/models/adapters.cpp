@@ -108,7 +108,8 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
                                        const std::vector<std::vector<Fused>>& layers) {
   std::vector<ParamSpec> specs;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    const std::string prefix = kPeftPrefix + layer_prefix(config, static_cast<int64_t>(layer));
+    const std::string prefix =
+        kPeftPrefix + config.on_disk.modules + "layers." + std::to_string(layer) + ".";
     for (const Fused& group : layers[layer]) {
       for (const Target& target : group.targets) {
         specs.push_back({prefix + target.module + ".lora_A.weight", {options.rank, target.inputs}});

@@ -67,6 +67,9 @@ void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
 // rounds it to the compute dtype.
 at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
                   const at::Tensor& embedded_sE) {
+  if (config.embedding_multiplier != 1.0) {
+    return embedded_sE * config.embedding_multiplier;
+  }
   if (!config.scaled_embedding) {
     return embedded_sE;
   }
@@ -366,9 +369,12 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
+  // Both divide the logits.
+  const at::Tensor divisor_n =
+      config_.logits_divisor == 1.0 ? temperature_n : temperature_n * config_.logits_divisor;
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
-        hidden, weights[0], targets_n, temperature_n,
+        hidden, weights[0], targets_n, divisor_n,
         token_score_rows(hidden.options(), config_.vocab_size, activations_.logit_chunk_bytes));
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
@@ -379,8 +385,11 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
 
 at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV =
+  at::Tensor logits_nV =
       at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
+  if (config_.logits_divisor != 1.0) {
+    logits_nV.div_(config_.logits_divisor);
+  }
   return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 

@@ -15,7 +15,8 @@ namespace ringside::engine {
 namespace {
 
 std::string correction_name(const ModelConfig& config, int64_t layer) {
-  return layer_prefix(config, layer) + "mlp.gate.e_score_correction_bias";
+  return layer_prefix(config, layer) + experts_module(config.experts) +
+         (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
 // Of the routers that have a correction, in the order of their layers.
@@ -48,7 +49,7 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config,
   }
   units.push_back({UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {e}}}});
   if (!config.tie_word_embeddings) {
-    units.push_back({UnitRole::kHead, "head", {{"lm_head.weight", {v, e}}}});
+    units.push_back({UnitRole::kHead, "head", {{config.on_disk.head, {v, e}}}});
   }
   if (const auto corrections = correction_specs(config, layers); !corrections.empty()) {
     units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
