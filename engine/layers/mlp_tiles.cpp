@@ -1,6 +1,7 @@
 #include "engine/layers/mlp_tiles.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "engine/nn/tiles.h"
 

@@ -10,6 +10,7 @@
 #include "engine/tokenizer/byte_piece.h"
 #include "engine/tokenizer/precompiled.h"
 #include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/split_behavior.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace ringside::engine {
@@ -18,12 +19,8 @@ namespace {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-// A word in Hugging Face's Whitespace: Rust's \w, which is wider than PCRE2's.
-constexpr std::string_view kWhitespacePattern =
-    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)"
-    R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
-
-enum class Keep { kAll, kMatches, kGaps };
+// ASCII's punctuation, of which Unicode calls some symbols, and Unicode's.
+constexpr std::string_view kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 
 // A component's type. The parts of a Sequence are under `list_key`.
 std::string type_of(const Json& json) { return json.at("type").get<std::string>(); }
@@ -32,14 +29,11 @@ std::string type_of(const Json& json) { return json.at("type").get<std::string>(
   throw std::runtime_error(component + " of type '" + type + "' is not supported");
 }
 
-PreTokenizer split_step(std::string_view pattern, Keep keep) {
-  return [regex = Regex(pattern), keep](const std::string& text, bool) {
+PreTokenizer split_step(std::string_view pattern, SplitBehavior behavior, bool invert = false) {
+  return [regex = Regex(pattern), behavior, invert](const std::string& text, bool) {
     Words words;
-    for (const Piece& piece : regex.split(text)) {
-      const bool kept = keep == Keep::kAll || piece.is_match == (keep == Keep::kMatches);
-      if (kept && piece.end > piece.begin) {
-        words.push_back(text.substr(piece.begin, piece.end - piece.begin));
-      }
+    for (const Piece& word : words_of(regex.split(text), behavior, invert)) {
+      words.push_back(text.substr(word.begin, word.end - word.begin));
     }
     return words;
   };
@@ -50,22 +44,27 @@ PreTokenizer make_split(const Json& json) {
   const std::string regex = pattern.contains("Regex")
                                 ? pattern.at("Regex").get<std::string>()
                                 : quote_pattern(pattern.at("String").get<std::string>());
-  const auto behavior = json.at("behavior").get<std::string>();
-  const bool invert = json.value("invert", false);
-  if (behavior == "Isolated") {
-    return split_step(regex, Keep::kAll);
-  }
-  if (behavior == "Removed") {
-    return split_step(regex, invert ? Keep::kMatches : Keep::kGaps);
-  }
-  throw std::runtime_error("pre_tokenizer Split: behavior '" + behavior +
-                           "' is not supported, expected Isolated or Removed");
+  return split_step(regex,
+                    split_behavior(json.at("behavior").get<std::string>(), "pre_tokenizer Split"),
+                    json.value("invert", false));
+}
+
+PreTokenizer make_punctuation(const Json& json) {
+  return split_step(kPunctuationPattern, split_behavior(json.value("behavior", "Isolated"),
+                                                        "pre_tokenizer Punctuation"));
+}
+
+PreTokenizer make_digits(const Json& json) {
+  return split_step(R"(\p{N})", json.value("individual_digits", false)
+                                    ? SplitBehavior::kIsolated
+                                    : SplitBehavior::kContiguous);
 }
 
 PreTokenizer make_byte_level(const Json& json) {
   const bool prefix_space = json.value("add_prefix_space", true);
-  const PreTokenizer split =
-      json.value("use_regex", true) ? split_step(kByteLevelPattern, Keep::kAll) : nullptr;
+  const PreTokenizer split = json.value("use_regex", true)
+                                 ? split_step(kByteLevelPattern, SplitBehavior::kIsolated)
+                                 : nullptr;
   return [prefix_space, split](const std::string& text, bool at_start) {
     std::string padded(prefix_space && !text.starts_with(' ') ? 1 : 0, ' ');
     padded += text;
@@ -313,6 +312,15 @@ Normalizer make_normalizer(const Json& json) {
   if (type == "NFKC") {
     return [](const std::string& text) { return to_nfkc(text); };
   }
+  if (type == "NFD") {
+    return [](const std::string& text) { return to_nfd(text); };
+  }
+  if (type == "NFKD") {
+    return [](const std::string& text) { return to_nfkd(text); };
+  }
+  if (type == "Lowercase") {
+    return [](const std::string& text) { return to_lower(text); };
+  }
   if (type == "Replace") {
     return make_replace(json);
   }
@@ -355,14 +363,19 @@ PreTokenizer make_pre_tokenizer(const Json& json) {
     return make_split(json);
   }
   if (type == "Whitespace") {
-    return split_step(kWhitespacePattern, Keep::kMatches);
+    // Words in Rust's sense.
+    const std::string word(kRustWord);
+    return split_step("[" + word + "]+|[^" + word + "\\s]+", SplitBehavior::kRemoved,
+                      /*invert=*/true);
   }
   if (type == "WhitespaceSplit") {
-    return split_step(R"(\S+)", Keep::kMatches);
+    return split_step(R"(\s)", SplitBehavior::kRemoved);
+  }
+  if (type == "Punctuation") {
+    return make_punctuation(json);
   }
   if (type == "Digits") {
-    return split_step(json.value("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)",
-                      Keep::kAll);
+    return make_digits(json);
   }
   if (type != "Sequence") {
     unsupported("pre_tokenizer", type);

@@ -20,10 +20,11 @@ using Normalizer = std::function<std::string(std::string)>;
 using PreTokenizer = std::function<std::vector<std::string>(std::string, bool at_start)>;
 using Decoding = std::function<std::string(std::vector<std::string>)>;  // tokens to text
 
-// The field "normalizer". Supports null, NFC, NFKC, Precompiled, Prepend, Replace, Strip, Sequence.
+// The field "normalizer". Supports null, NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, Prepend,
+// Replace, Strip, Sequence.
 Normalizer make_normalizer(const nlohmann::json& json);
 
-// The field "pre_tokenizer". Supports null, ByteLevel, Metaspace, Split, Whitespace,
+// The field "pre_tokenizer". Supports null, ByteLevel, Metaspace, Split, Punctuation, Whitespace,
 // WhitespaceSplit, Digits, Sequence.
 PreTokenizer make_pre_tokenizer(const nlohmann::json& json);
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "engine/tokenizer/newer_characters.h"
+#include "engine/tokenizer/onig_pattern.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace ringside::engine {
@@ -20,30 +22,34 @@ std::string error_text(int code) {
 
 PCRE2_SPTR bytes(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
-std::string with_unicode_white_space(std::string_view pattern) {
-  std::string result;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const std::string_view escape = pattern.substr(i, 2);
-    if (escape == "\\s" || escape == "\\S") {
-      result += escape == "\\s" ? "\\p{White_Space}" : "\\P{White_Space}";
-      ++i;
-    } else if (escape.size() == 2 && escape[0] == '\\') {
-      result += escape;
-      ++i;
-    } else {
-      result += pattern[i];
-    }
+pcre2_code* compile(const std::string& pattern, int& error, PCRE2_SIZE& offset) {
+  return pcre2_compile(bytes(pattern), pattern.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
+                       &error, &offset, nullptr);
+}
+
+bool compiles(const std::string& pattern) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
+      compile(pattern, error, offset), pcre2_code_free);
+  return code != nullptr;
+}
+
+std::string translated(std::string_view pattern) {
+  try {
+    return pcre2_pattern(pattern, compiles);
+  } catch (const std::runtime_error& e) {
+    throw std::runtime_error("regular expression '" + std::string(pattern) + "': " + e.what());
   }
-  return result;
 }
 
 }  // namespace
 
-Regex::Regex(std::string_view pattern) : pattern_(with_unicode_white_space(pattern)) {
+Regex::Regex(std::string_view pattern)
+    : pattern_(translated(pattern)), names_newer_(has_newer_characters(pattern)) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(bytes(pattern_), pattern_.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                                   &offset, nullptr);
+  pcre2_code* code = compile(pattern_, error, offset);
   if (code == nullptr) {
     throw std::runtime_error("regular expression '" + pattern_ + "', character " +
                              std::to_string(offset) + ": " + error_text(error));
@@ -53,6 +59,11 @@ Regex::Regex(std::string_view pattern) : pattern_(with_unicode_white_space(patte
 }
 
 std::vector<Piece> Regex::split(std::string_view text) const {
+  const auto mapped = names_newer_ ? std::nullopt : with_stand_ins(text);
+  return split_known(mapped ? *mapped : text);
+}
+
+std::vector<Piece> Regex::split_known(std::string_view text) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);

@@ -73,9 +73,14 @@ std::unique_ptr<const TokenModel> read_unigram(const Json& json) {
   return std::make_unique<Unigram>(std::move(pieces), unk_id, json.value("byte_fallback", false));
 }
 
+// Old files have no type of a BPE or a Unigram.
+std::string model_type(const Json& json) {
+  const bool has_pieces = json.contains("vocab") && json.at("vocab").is_array();
+  return json.value("type", json.contains("merges") ? "BPE" : has_pieces ? "Unigram" : "");
+}
+
 std::unique_ptr<const TokenModel> read_model(const Json& json) {
-  // Old files omit the type of a BPE.
-  const std::string type = json.value("type", json.contains("merges") ? "BPE" : "");
+  const std::string type = model_type(json);
   if (type == "WordLevel") {
     return std::make_unique<WordLevel>(read_vocabulary(json.at("vocab")),
                                        json.at("unk_token").get<std::string>());
@@ -112,9 +117,9 @@ std::vector<AddedToken> read_added_tokens(const Json& json, const Vocabulary& vo
     token.special = entry.value("special", false);
     token.normalized = entry.value("normalized", !token.special);
     const std::string component = "added token '" + token.content + "'";
-    for (const char* option : {"single_word", "lstrip", "rstrip"}) {
-      refuse_option(entry, component.c_str(), option, false);
-    }
+    token.single_word = entry.value("single_word", false);
+    token.lstrip = entry.value("lstrip", false);
+    token.rstrip = entry.value("rstrip", false);
     const auto in_model = find_id(vocabulary, token.content);
     if (in_model && *in_model != token.id) {
       throw std::runtime_error(component + " has id " + std::to_string(token.id) +
@@ -159,9 +164,13 @@ struct Tokenizer::Parts {
         model(read_model(required(json, "model"))),
         added(read_added_tokens(value_or_null(json, "added_tokens"), model->vocabulary())),
         raw_finder(make_finder(added, false, normalizer)),
-        normalized_finder(make_finder(added, true, normalizer)) {
-    refuse_option(json, "tokenizer", "truncation", nullptr);
-    refuse_option(json, "tokenizer", "padding", nullptr);
+        normalized_finder(make_finder(added, true, normalizer)),
+        around(read_post_processor(value_or_null(json, "post_processor"))) {
+    for (const char* key : {"truncation", "padding"}) {
+      if (!value_or_null(json, key).is_null()) {
+        passed_over.emplace_back(key);
+      }
+    }
     for (const auto& [token, id] : model->vocabulary()) {
       token_of[id] = token;
     }
@@ -184,6 +193,8 @@ struct Tokenizer::Parts {
   Vocabulary added_ids;
   std::unordered_map<int64_t, std::string> token_of;
   std::unordered_set<int64_t> special_ids;
+  SpecialTokens around;
+  std::vector<std::string> passed_over;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -246,6 +257,10 @@ std::optional<int64_t> Tokenizer::token_id(std::string_view token) const {
   const auto added = find_id(parts_->added_ids, token);
   return added ? added : find_id(parts_->model->vocabulary(), token);
 }
+
+const SpecialTokens& Tokenizer::special_tokens() const { return parts_->around; }
+
+const std::vector<std::string>& Tokenizer::passed_over() const { return parts_->passed_over; }
 
 int64_t Tokenizer::id_bound() const {
   int64_t bound = 0;

@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -55,6 +56,44 @@ Prefix first_piece(std::string_view text) {
   return {bytes, true};
 }
 
+// Bytes of the character at the front of `rest`.
+std::size_t decoded(std::string_view rest, utf8proc_int32_t& character) {
+  const utf8proc_ssize_t bytes =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest.data()),
+                       static_cast<utf8proc_ssize_t>(rest.size()), &character);
+  if (bytes < 0) {
+    throw std::invalid_argument("a text is not UTF-8");
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+// Lower case, of Unicode 15 and 16 too. Source: UnicodeData.txt 16.0.
+utf8proc_int32_t lower_case(utf8proc_int32_t c) {
+  if (c >= 0x10D50 && c <= 0x10D65) {  // Garay
+    return c + 0x20;
+  }
+  switch (c) {
+    case 0x1C89:
+    case 0xA7CC:
+    case 0xA7DA:
+      return c + 1;
+    case 0xA7CB:
+      return 0x264;
+    case 0xA7DC:
+      return 0x19B;
+    default:
+      return utf8proc_tolower(c);
+  }
+}
+
+bool is_white_space(std::string_view character) {
+  utf8proc_int32_t c = 0;
+  decoded(character, c);
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
 std::string mapped(std::string_view text, int options) {
   utf8proc_uint8_t* mapped = nullptr;
   const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
@@ -78,15 +117,6 @@ std::size_t utf8_char_bytes(std::string_view text) {
 }
 
 std::size_t grapheme_bytes(std::string_view text) {
-  const auto decoded = [](std::string_view rest, utf8proc_int32_t& character) {
-    const utf8proc_ssize_t bytes =
-        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(rest.data()),
-                         static_cast<utf8proc_ssize_t>(rest.size()), &character);
-    if (bytes < 0) {
-      throw std::invalid_argument("a text is not UTF-8");
-    }
-    return static_cast<std::size_t>(bytes);
-  };
   if (text.empty()) {
     return 0;
   }
@@ -103,6 +133,32 @@ std::size_t grapheme_bytes(std::string_view text) {
     before = next;
   }
   return end;
+}
+
+std::string_view last_character(std::string_view text) {
+  std::size_t at = text.size();
+  while (at > 0 && (byte_at(text, --at) & 0xC0) == 0x80) {
+  }
+  return text.substr(at);
+}
+
+std::size_t space_at_front(std::string_view text) {
+  std::size_t bytes = 0;
+  while (bytes < text.size()) {
+    const std::string_view character = text.substr(bytes, utf8_char_bytes(text.substr(bytes)));
+    if (!is_white_space(character)) {
+      break;
+    }
+    bytes += character.size();
+  }
+  return bytes;
+}
+
+std::size_t without_space_at_end(std::string_view text) {
+  while (!text.empty() && is_white_space(last_character(text))) {
+    text.remove_suffix(last_character(text).size());
+  }
+  return text.size();
 }
 
 bool is_utf8(std::string_view text) {
@@ -134,6 +190,30 @@ std::string to_nfc(std::string_view text) {
 
 std::string to_nfkc(std::string_view text) {
   return mapped(text, UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+}
+
+std::string to_nfd(std::string_view text) {
+  return mapped(text, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+}
+
+std::string to_nfkd(std::string_view text) {
+  return mapped(text, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+}
+
+std::string to_lower(std::string_view text) {
+  constexpr utf8proc_int32_t kDottedCapitalI = 0x130;  // the one whose lower case is two characters
+  std::string lower;
+  lower.reserve(text.size());
+  for (utf8proc_int32_t character = 0; !text.empty();) {
+    text.remove_prefix(decoded(text, character));
+    std::array<utf8proc_uint8_t, 4> bytes{};
+    const auto size = utf8proc_encode_char(lower_case(character), bytes.data());
+    lower.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(size));
+    if (character == kDottedCapitalI) {
+      lower += "\u0307";
+    }
+  }
+  return lower;
 }
 
 }  // namespace ringside::engine

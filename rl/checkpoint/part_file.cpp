@@ -1,6 +1,7 @@
 #include "rl/checkpoint/part_file.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <charconv>

@@ -1,6 +1,7 @@
 #include "rl/losses/sequence_means.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 

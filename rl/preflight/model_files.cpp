@@ -106,6 +106,11 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
           "transformers' AutoTokenizer writes with save_pretrained");
     }
     files.tokenizer = engine::Tokenizer::load(path);
+    for (const std::string& field : files.tokenizer->passed_over()) {
+      report.notes.push_back(path.string() + ": " + field +
+                             " is not used; rollout.max_prompt_tokens and data.max_length limit "
+                             "lengths, and nothing is padded");
+    }
   } catch (const std::exception& error) {
     report.mistakes.push_back({"model.path", error.what()});
     return;

@@ -1,6 +1,7 @@
 #include "rl/worker/shadow_model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 

@@ -4,6 +4,7 @@
 #include "engine/io/adapter_directory.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <nlohmann/json.hpp>
 

@@ -3,6 +3,7 @@
 #include "engine/models/adapters.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <stdexcept>
 

@@ -1,6 +1,7 @@
 // Guards: generation with recurrent states that departs from a forward over the whole sequence;
 // packed documents that reach each other; gradients of a model with gated delta nets.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <span>

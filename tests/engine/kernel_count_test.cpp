@@ -4,6 +4,7 @@
 #include "tests/support/kernel_count.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <iostream>
 

@@ -2,6 +2,7 @@
 #include "engine/layers/latent_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <string>

@@ -4,6 +4,7 @@
 #include "engine/params/quantised_matrix.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

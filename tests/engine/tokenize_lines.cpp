@@ -1,6 +1,6 @@
 // tokenize_lines TOKENIZER_JSON: reads JSON texts or lists of ids, one a line; answers each with
-// {"ids", "text", "text_skip"}, for the comparison with the Python tokenizers in
-// tokenizer_parity.py.
+// {"ids", "text", "text_skip", "vocab_size", "before", "after"}, for the comparison with the Python
+// tokenizers in tokenizer_parity.py and tokenizer_pipelines.py.
 #include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,9 @@ int main(int argc, char** argv) {
       const nlohmann::json answer = {{"ids", ids},
                                      {"text", tokenizer.decode(ids, false)},
                                      {"text_skip", tokenizer.decode(ids, true)},
-                                     {"vocab_size", tokenizer.vocab_size()}};
+                                     {"vocab_size", tokenizer.vocab_size()},
+                                     {"before", tokenizer.special_tokens().before},
+                                     {"after", tokenizer.special_tokens().after}};
       std::cout << answer.dump() << "\n";
     }
   } catch (const std::exception& e) {

@@ -1,6 +1,7 @@
 // Layers with and without windows in one model: every layout, shared prefixes and generation give
 // what one rank computes without a cache, each layer by its own plan.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>

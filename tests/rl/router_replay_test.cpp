@@ -2,6 +2,7 @@
 // that differs at the worker does to the log-probs.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <random>

@@ -4,6 +4,7 @@
 #include "rl/trainer/sft.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,7 @@
 // Guards: weights that arrive changed, in another order or half; checkpoints that lose optimizer
 // state or precision; documents whose scores come back in another order.
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>

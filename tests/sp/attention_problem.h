@@ -2,6 +2,8 @@
 // counters held against the plan on the way.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// Command `ringside init`: asks five questions and writes a recipe that `ringside check` accepts.
+// Command `ringside init`: asks five questions and writes a recipe that `ringside check` accepts,
+// or translates another system's configuration.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "tools/commands/commands.h"
 #include "tools/init/new_recipe.h"
 #include "tools/init/questions.h"
+#include "tools/init/translated_recipe.h"
 
 namespace ringside::tools {
 namespace {
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxGpus = 1024;
 
 struct InitOptions {
+  fs::path from;
   std::string model;
   std::string data;
   std::string task;
@@ -147,6 +150,51 @@ bool passes_check(const fs::path& recipe) {
   return loaded && pass_preflight(*loaded, {}, notes);
 }
 
+// Prints the commands that come next.
+void print_next(const InitOptions& options, const std::string& run_dir) {
+  const std::string program = program_command(), recipe = options.output.string();
+  std::cout << "next:\n  " << program << " check " << recipe << "\n  " << program << " run "
+            << recipe << " --dry-run\n  " << program << " run " << recipe << " --run-dir "
+            << run_dir << "\n";
+}
+
+// Writes the recipe of --from.
+int translate(const InitOptions& options) {
+  for (const auto& [name, value] :
+       {std::pair{"--model", options.model}, {"--data", options.data}, {"--task", options.task}}) {
+    if (!value.empty()) {
+      std::cerr << name << ": is set together with --from, whose file has it; change the recipe "
+                << "afterwards\n";
+      return kExitUsage;
+    }
+  }
+  const auto gpus = options.gpus.empty() ? std::optional<int64_t>(0) : number(options.gpus);
+  if (!gpus) {
+    std::cerr << "--gpus: is " << options.gpus << ", expected 0 to " << kMaxGpus << "\n";
+    return kExitUsage;
+  }
+  TranslatedRecipe recipe;
+  try {
+    recipe = translate_recipe(read_foreign_config(options.from), *gpus);
+  } catch (const std::invalid_argument& error) {
+    std::cerr << error.what() << "\n";
+    return kExitUsage;
+  }
+  std::ofstream(options.output) << recipe.yaml;
+  std::cout << "written: " << options.output.string() << ", " << recipe.taken << " keys from "
+            << recipe.system << "\n";
+  for (const std::string& line : recipe.left) {
+    std::cout << line << "\n";
+  }
+  std::cout << (recipe.to_dos.empty() ? "" : "to do by hand:\n");
+  for (const std::string& sentence : recipe.to_dos) {
+    std::cout << "  " << sentence << "\n";
+  }
+  print_next(options,
+             options.run_dir.empty() ? "runs/" + options.output.stem().string() : options.run_dir);
+  return kExitOk;
+}
+
 int init(const InitOptions& options) {
   if (fs::exists(options.output)) {
     std::cerr << "--output " << options.output.string()
@@ -155,6 +203,9 @@ int init(const InitOptions& options) {
   }
   if (!check_writable("--output", options.output)) {
     return kExitUsage;
+  }
+  if (!options.from.empty()) {
+    return translate(options);
   }
   DataSample sample;
   RecipeAnswers answers;
@@ -180,15 +231,12 @@ int init(const InitOptions& options) {
     return kExitUsage;
   }
   std::cout << "written: " << recipe << "\n";
-  const std::string program = program_command();
   if (!sample.messages && answers.task != "sft" &&
       text.find("text_prompts: user") == std::string::npos) {
     std::cout << "the prompts are plain text and go to the model as they are; a chat model wants "
                  "lists of messages\n";
   }
-  std::cout << "next:\n  " << program << " check " << recipe << "\n  " << program << " run "
-            << recipe << " --dry-run\n  " << program << " run " << recipe << " --run-dir "
-            << answers.run_dir << "\n";
+  print_next(options, answers.run_dir);
   return kExitOk;
 }
 
@@ -197,7 +245,12 @@ int init(const InitOptions& options) {
 void add_init_command(CommandContext& context) {
   const auto options = std::make_shared<InitOptions>();
   CLI::App* command = context.app.add_subcommand(
-      "init", "Ask five questions and write a recipe; options answer them too");
+      "init",
+      "Ask five questions and write a recipe; options answer them too. --from translates a "
+      "configuration of verl, TRL, axolotl or OpenRLHF");
+  command->add_option("--from", options->from,
+                      "configuration of another system: YAML, JSON or a shell script; what it says "
+                      "goes into the recipe, and the rest is listed with the reason");
   command->add_option("--model", options->model,
                       "Hugging Face directory: config.json, tokenizer.json, *.safetensors");
   command->add_option(
@@ -205,8 +258,10 @@ void add_init_command(CommandContext& context) {
       "JSONL, JSON array or Parquet of prompts and answers, or of completions or conversations");
   command->add_option("--task", options->task,
                       "sft, or text for rollout.reward (default: what suits the data)");
-  command->add_option("--gpus", options->gpus,
-                      "GPUs of the machine, 0 = CPU (default: those of this machine)");
+  command->add_option(
+      "--gpus", options->gpus,
+      "GPUs of the machine, 0 = CPU (default: those of this machine; with --from, those "
+      "that the file names)");
   command->add_option("--run-dir", options->run_dir,
                       "run directory for the commands that are printed");
   command->add_option("--output", options->output, "file to write")->capture_default_str();
