@@ -36,8 +36,13 @@ class StackedExperts {
 
   bool inputs_first() const { return stacks_ == ExpertStacks::kInputsFirst; }
   // [X, 2I, E] or [X, E, 2I]; [X, E, I] or [X, I, E].
-  std::vector<int64_t> gate_up_shape() const { return shape(2 * size_, hidden_); }
-  std::vector<int64_t> down_shape() const { return shape(hidden_, size_); }
+  std::vector<int64_t> gate_up_shape() const { return shape(2 * size_, hidden_, inputs_first()); }
+  std::vector<int64_t> down_shape() const { return shape(hidden_, size_, inputs_first()); }
+  // The same the other way round, as programs may have saved them. transformers reads both.
+  std::vector<int64_t> other_gate_up_shape() const {
+    return shape(2 * size_, hidden_, !inputs_first());
+  }
+  std::vector<int64_t> other_down_shape() const { return shape(hidden_, size_, !inputs_first()); }
 
   // The two parameters of a unit that begins with this one.
   std::vector<ParamSpec> specs(const ParamSpec& first) const;
@@ -45,9 +50,9 @@ class StackedExperts {
   std::vector<at::Tensor> tensors(const at::Tensor& unit) const;
 
  private:
-  std::vector<int64_t> shape(int64_t outputs, int64_t inputs) const {
-    return inputs_first() ? std::vector{count_, inputs, outputs}
-                          : std::vector{count_, outputs, inputs};
+  std::vector<int64_t> shape(int64_t outputs, int64_t inputs, bool inputs_first) const {
+    return inputs_first ? std::vector{count_, inputs, outputs}
+                        : std::vector{count_, outputs, inputs};
   }
 
   int64_t count_, hidden_, size_;

@@ -111,10 +111,12 @@ void WeightFiles::split_stack(const std::string& name, const ModelConfig& config
   const Place place = places_.at(name);
   const StackedExperts stacked(config);
   const bool down = name.ends_with(kStackedDown);
+  const std::vector<int64_t>& shape = entry(place).shape;
   const std::vector<int64_t> expected = down ? stacked.down_shape() : stacked.gate_up_shape();
-  if (entry(place).shape != expected) {
-    throw std::runtime_error(describe(name) + " has shape " +
-                             c10::str(at::IntArrayRef(entry(place).shape)) +
+  const bool other = shape != expected &&
+                     shape == (down ? stacked.other_down_shape() : stacked.other_gate_up_shape());
+  if (shape != expected && !other) {
+    throw std::runtime_error(describe(name) + " has shape " + c10::str(at::IntArrayRef(shape)) +
                              ", the configuration asks for " + c10::str(at::IntArrayRef(expected)));
   }
   const std::string experts = name.substr(0, name.rfind('.') + 1);
@@ -123,7 +125,7 @@ void WeightFiles::split_stack(const std::string& name, const ModelConfig& config
     const std::string of_expert = experts + std::to_string(x) + ".";
     const auto add = [&](const char* matrix, int64_t begin, int64_t rows) {
       places_[of_expert + matrix] = {place.file, place.entry,
-                                     Slice{x, begin, rows, stacked.inputs_first()}};
+                                     Slice{x, begin, rows, stacked.inputs_first() != other}};
     };
     if (down) {
       add("down_proj.weight", 0, config.hidden_size);

@@ -187,6 +187,16 @@ TEST_CASE("hf_directory: experts of a layer in two tensors are read and saved as
     const at::Tensor stack = stored.read(experts + "gate_up_proj")[3];
     CHECK(split.read(experts + "3.up_proj.weight")
               .equal((inputs_first ? stack.t() : stack).narrow(0, 12, 12)));
+    // The other way round, as a program may have saved it.
+    std::vector<TensorToWrite> tensors = read_tensors(dir.path() / "model.safetensors");
+    for (TensorToWrite& tensor : tensors) {
+      if (tensor.name.starts_with(experts)) {
+        tensor.tensor = tensor.tensor.transpose(1, 2).contiguous();
+      }
+    }
+    write_safetensors(dir.path() / "model.safetensors", tensors);
+    load_weights(dir.path(), loaded);
+    check_equal(loaded, decoder);
     config.experts.count = 4;
     CHECK_THROWS_WITH(WeightFiles(dir.path(), config),
                       Contains("gate_up_proj' has shape [5") && Contains("asks for [4"));

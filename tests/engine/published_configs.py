@@ -11,7 +11,7 @@ Weights in formats that cannot be read are refused by a true reason; the rest of
 Where transformers 5.9 computes something else than what a model was published with, it is told: RoPE of OLMo 3's windowed
 layers is not scaled (https://github.com/huggingface/transformers/pull/45945); MiniMax-M2's rotary_dim is a partial_rotary_factor.
 
-Usage: published_configs.py HF_RESAVE_EXECUTABLE [all | TEXT...]: a sample without further words, which takes seconds; all; or
+Usage: published_configs.py DIRECTORY_LOGPROBS_EXECUTABLE [all | TEXT...]: a sample without further words, which takes seconds; all; or
 those whose name holds a TEXT.
 """
 
@@ -27,13 +27,16 @@ import safetensors.torch
 import torch
 import transformers
 
-import ringside_cli
-import tiny_models
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
+import tiny_models  # noqa: E402  (found through the line above)
+
+transformers.utils.logging.set_verbosity_error()
 
 TABLE = pathlib.Path(__file__).with_name("published_configs.jsonl")
 LOGPROBS = 1e-4
 LENGTHS = [2, 9, 40]
 WINDOW = 8
+STD = 0.1  # of weights: what enters a layer and what it adds are about as large
 # One of each kind of file that was refused once, and of each kind of name and tensor on disk.
 SAMPLE = ("HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-7B-Instruct-1M", "Qwen/Qwen2.5-VL-7B-Instruct",
           "google/gemma-3-4b-it", "mistralai/Mistral-Small-3.1-24B-Instruct-2503", "moonshotai/Kimi-K2-Instruct",
@@ -177,27 +180,35 @@ def unscaled_in_windows(model) -> None:
 
 
 def make(config: dict):
-    model = tiny_models.make_model(transformers_config(config), seed=5)
+    model = tiny_models.make_model(transformers_config(config), seed=5, std=STD)
     if config["model_type"] == "olmo3":
         unscaled_in_windows(model)
     return model
 
 
 @torch.no_grad()
-def expected_logprobs(model, documents) -> list[torch.Tensor]:
+def expected_logprobs(model, documents) -> torch.Tensor:
     results = []
     for ids in documents:
         scores = model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
         results.append(scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double())
-    return results
+    return torch.cat(results)
 
 
-def our_logprobs(folder: pathlib.Path, documents, *words) -> list[torch.Tensor]:
-    source, output = folder / "in.jsonl", folder / "out.jsonl"
-    source.write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in documents))
-    ringside_cli.run_in_memory("logprobs", "--model", folder, "--input", source, "--output", output,
-                               "model.dtype=float32", *words)
-    return [torch.tensor(line["logprobs"], dtype=torch.float64) for line in ringside_cli.read_lines(output)]
+class Ringside:
+    """The process that answers requests, a line each."""
+
+    def __init__(self, executable: str):
+        self._process = subprocess.Popen([executable], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def logprobs(self, folder: pathlib.Path, documents, **more) -> torch.Tensor:
+        """Of all documents. Raises RuntimeError with Ringside's message."""
+        self._process.stdin.write(json.dumps({"model": str(folder), "ids": documents} | more) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return torch.tensor(answer["logprobs"], dtype=torch.float64)
 
 
 def format_problem(entry: dict) -> str:
@@ -210,21 +221,16 @@ def format_problem(entry: dict) -> str:
     return (entry.get("hf_quant_config") or {}).get("quantization", {}).get("quant_algo") or ""
 
 
-def refusal_of(folder: pathlib.Path) -> str:
-    """Why Ringside does not take the directory; "": it does."""
-    try:
-        our_logprobs(folder, [[1, 2]])
-    except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-def check_refusal(folder: pathlib.Path, entry: dict, config: dict) -> str:
+def check_refusal(ringside: Ringside, folder: pathlib.Path, entry: dict, config: dict) -> str:
     """What is wrong with the refusal of a file whose weights cannot be read."""
     (folder / "config.json").write_text(json.dumps(config))
     if "hf_quant_config" in entry:
         (folder / "hf_quant_config.json").write_text(json.dumps(entry["hf_quant_config"]))
-    message = refusal_of(folder)
+    message = ""
+    try:
+        ringside.logprobs(folder, [[1, 2]])
+    except RuntimeError as error:
+        message = str(error)
     (folder / "hf_quant_config.json").unlink(missing_ok=True)
     if "'quantization_config'" not in message or format_problem(entry) not in message:
         return f"not refused for {format_problem(entry)}: {message}"
@@ -232,12 +238,12 @@ def check_refusal(folder: pathlib.Path, entry: dict, config: dict) -> str:
 
 
 @torch.no_grad()
-def resave_problem(executable: str, folder: pathlib.Path, model, work: pathlib.Path, ids) -> str:
-    """What is wrong with a multimodal model that Ringside saved again."""
-    target = work / "again"
-    done = subprocess.run([executable, folder, target, "float32"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return done.stderr
+def resave_problem(folder: pathlib.Path, target: pathlib.Path, model, ids) -> str:
+    """What is wrong with a multimodal model that Ringside saved again as `target`."""
+    def named(file: pathlib.Path) -> set[str]:  # experts may be one by one or stacked
+        return {name for name in safetensors.torch.load_file(file / "model.safetensors") if ".mlp.experts." not in name
+                and not any(part in name for part in ("visual", "vision_tower", "multi_modal"))}
+
     again, info = type(model).from_pretrained(target, dtype=torch.float32, output_loading_info=True,
                                               experts_implementation="eager")
     text = [name for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in info[kind]
@@ -246,37 +252,36 @@ def resave_problem(executable: str, folder: pathlib.Path, model, work: pathlib.P
                            any(part in name for part in ("visual", "vision", "multi_modal"))}, strict=False)
     again.eval()
     difference = (again(input_ids=ids).logits - model(input_ids=ids).logits).abs().max().item()
-    written = {name for name in safetensors.torch.load_file(target / "model.safetensors")}
-    published = {name for name in safetensors.torch.load_file(folder / "model.safetensors")
-                 if not any(part in name for part in ("visual", "vision_tower", "multi_modal"))}
-    other = "" if written == published else f"names differ: {sorted(written ^ published)[:4]}"
+    differing = named(target) ^ named(folder)
+    other = f"names differ: {sorted(differing)[:4]}" if differing else ""
     return f"{text} {other}" if text or other else ("" if difference == 0 else f"logits differ by {difference:.1e}")
 
 
-def check(executable: str, work: pathlib.Path, entry: dict, documents) -> tuple[float, str]:
+def check(ringside: Ringside, work: pathlib.Path, entry: dict, documents) -> tuple[float, str]:
     """Largest difference of log-probs, and what is wrong."""
     config = shrunk(entry["config"])
     model = make(config)
     folder = work / "model"
     tiny_models.save(model, folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    if problem := format_problem(entry) and check_refusal(folder, entry, config):
+    if problem := format_problem(entry) and check_refusal(ringside, folder, entry, config):
         return float("nan"), problem
     for fields in (config, config.get("text_config", {})):
-        if (fields.get("quantization_config") or {}).get("quant_method") is not None:
-            del fields["quantization_config"]
+        if (fields.get("quantization_config") or {}).get("quant_method") not in READABLE:
+            fields.pop("quantization_config", None)
     (folder / "config.json").write_text(json.dumps(config))
     # Short documents for transformers: it chooses longrope's factors by the length.
-    words = ["model.max_document_tokens=64"] if "longrope" in json.dumps(config) else []
+    more = {"max_document_tokens": 64} if "longrope" in json.dumps(config) else {}
+    if "vision_config" in config:
+        more["save_to"] = str(work / "again")
     try:
-        found = our_logprobs(folder, documents, *words)
+        found = ringside.logprobs(folder, documents, **more)
     except RuntimeError as error:
         return float("nan"), str(error)
-    worst = max((ours - theirs).abs().max().item() for ours, theirs in
-                zip(found, expected_logprobs(model, documents), strict=True))
+    worst = (found - expected_logprobs(model, documents)).abs().max().item()
     problem = "" if worst <= LOGPROBS else "log-probs differ"
     if not problem and "vision_config" in config:
-        problem = resave_problem(executable, folder, model, work, torch.tensor([documents[-1]]))
+        problem = resave_problem(folder, work / "again", model, torch.tensor([documents[-1]]))
     return worst, problem
 
 
@@ -289,10 +294,11 @@ def main() -> int:
                                                   entry["model"] in SAMPLE)]
     chooser = random.Random(11)
     documents = [[chooser.randrange(tiny_models.VOCAB) for _ in range(length)] for length in LENGTHS]
+    ringside = Ringside(executable)
     failures, refused, largest = 0, {}, 0.0
     for entry in entries:
         with tempfile.TemporaryDirectory() as folder:
-            worst, problem = check(executable, pathlib.Path(folder), entry, documents)
+            worst, problem = check(ringside, pathlib.Path(folder), entry, documents)
         verdict = f"refused: {format_problem(entry)}" if format_problem(entry) else "accepted"
         refused[verdict] = refused.get(verdict, 0) + 1
         largest = max(largest, worst)
