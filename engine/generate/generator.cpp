@@ -205,6 +205,10 @@ class Batch {
 void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
                    const SamplingParams& params, const GenerateOptions& options) {
   check_sampling_params(params);
+  if (decoder.stage() != whole_stage(decoder.config())) {
+    throw std::invalid_argument(
+        "generate: the decoder is a stage of a model, expected a whole one");
+  }
   if (!options.seeds.empty() && options.seeds.size() != prompts.size()) {
     throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
                                 std::to_string(options.seeds.size()) + " seeds");

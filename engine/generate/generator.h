@@ -41,11 +41,11 @@ struct GenerateOptions {
 // prompts are computed once; finished rows leave the batch. The tokens drawn for a prompt depend on
 // its seed and not on the batch, up to the rounding of GEMMs of other shapes.
 // Blocks: until done.
-// Throws: std::invalid_argument on an empty prompt, a prompt longer than num_positions() of the
-// model (when set) allows with max_new_tokens, a wrong number of seeds, and bad params; c10::Error
-// on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
-// Collective over: the shard of a sharded decoder.
-// Thread safety: any number of threads while no thread writes parameters.
+// Throws: std::invalid_argument on a stage of a model, an empty prompt, a prompt longer than
+// num_positions() of the model (when set) allows with max_new_tokens, a wrong number of seeds, and
+// bad params; c10::Error on an id outside the vocabulary (on CUDA an error of the device), and as
+// draw_tokens(). Collective over: the shard of a sharded decoder. Thread safety: any number of
+// threads while no thread writes parameters.
 std::vector<Completion> generate(const Decoder& decoder,
                                  const std::vector<std::vector<int64_t>>& prompts,
                                  const SamplingParams& params, const GenerateOptions& options = {});

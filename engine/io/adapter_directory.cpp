@@ -161,8 +161,14 @@ void load_adapters(const fs::path& dir, Adapters& adapters) {
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
     files.fill(unit, i, unit.specs()[i].name);
   }
+  std::set<std::string> of_other_stages;
+  for (const ParamSpec& spec : Adapters::factors(adapters.config(), adapters.options())) {
+    of_other_stages.insert(spec.name);
+  }
   for (const std::string& name : files.names()) {
-    throw std::runtime_error(files.describe(name) + " belongs to no adapter of the model");
+    if (!of_other_stages.contains(name)) {
+      throw std::runtime_error(files.describe(name) + " belongs to no adapter of the model");
+    }
   }
 }
 

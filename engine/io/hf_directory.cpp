@@ -53,8 +53,13 @@ bool is_second_name(const WeightFiles& files, const std::string& name, const Mod
 
 void refuse_unexpected(const WeightFiles& files, const ModelConfig& config,
                        const at::Tensor* tied_head) {
+  std::set<std::string> of_other_stages;
+  for (const ParamSpec& spec : decoder_specs(config)) {
+    of_other_stages.insert(spec.name);
+  }
   for (const std::string& name : files.names()) {
-    if (is_passed_over(config, name) || is_second_name(files, name, config, tied_head)) {
+    if (of_other_stages.contains(name) || is_passed_over(config, name) ||
+        is_second_name(files, name, config, tied_head)) {
       continue;
     }
     if (tied_head != nullptr && name == config.on_disk.head) {

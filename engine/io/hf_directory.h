@@ -34,8 +34,8 @@ class WeightLoader {
   // floating-point or a value that is not finite.
   void operator()(const ParamUnit& unit);
 
-  // Call it after the last unit. Passes over only what is_passed_over() names and, for tied
-  // embeddings, an lm_head.weight equal to the embedding.
+  // Call it after the last unit. Passes over only parameters of other stages of the model, what
+  // is_passed_over() names and, for tied embeddings, an lm_head.weight equal to the embedding.
   // Throws: std::runtime_error naming file and tensor when one belongs to no parameter.
   void refuse_the_rest() const;
 
@@ -72,11 +72,11 @@ struct SaveOptions {
   std::filesystem::path copy_tokenizer_from;
 };
 
-// Sink that writes config.json, generation_config.json and the weights in storage_dtype (kFloat,
-// kDouble, kBFloat16 or kHalf) into an existing directory; replaces files of these names. Neither
-// atomic nor durable: write into an AtomicDirectory's path. Holds one unit at a time.
-// Throws, when it is called: std::runtime_error on a write failure; c10::Error on another dtype or
-// a max_shard_bytes below 1.
+// Sink that writes config.json of the whole model, generation_config.json and the weights in
+// storage_dtype (kFloat, kDouble, kBFloat16 or kHalf) into an existing directory; replaces files of
+// these names. Neither atomic nor durable: write into an AtomicDirectory's path. Holds one unit at
+// a time. Throws, when it is called: std::runtime_error on a write failure; c10::Error on another
+// dtype or a max_shard_bytes below 1.
 WeightSink model_files(const std::filesystem::path& dir, at::ScalarType storage_dtype,
                        const SaveOptions& options = {});
 

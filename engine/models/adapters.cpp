@@ -105,9 +105,10 @@ void check_adapter_options(const ModelConfig& config, const AdapterOptions& opti
 }
 
 std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterOptions& options,
-                                       const std::vector<std::vector<Fused>>& layers) {
+                                       const std::vector<std::vector<Fused>>& layers,
+                                       const sp::Range& range) {
   std::vector<ParamSpec> specs;
-  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+  for (int64_t layer = range.begin; layer < range.end; ++layer) {
     const std::string prefix =
         kPeftPrefix + config.on_disk.modules + "layers." + std::to_string(layer) + ".";
     for (const Fused& group : layers[layer]) {
@@ -124,33 +125,43 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
 }
 
 std::vector<ParamSpec> Adapters::factors(const ModelConfig& config, const AdapterOptions& options) {
-  return specs(config, options, targets_of_layers(config, checked(options)));
+  return specs(config, options, targets_of_layers(config, checked(options)),
+               whole_stage(config).layers);
 }
 
-Adapters::Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context)
+Adapters::Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions options,
+                   const ComputeContext& context)
     : config_(config),
+      stage_(stage),
       options_(std::move(options)),
       layers_(targets_of_layers(config, checked(options_))),
-      unit_("adapters", specs(config, options_, layers_), context) {}
+      unit_("adapters", specs(config, options_, layers_, stage.layers), context) {}
 
 void Adapters::init_random(uint64_t seed) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  for (std::size_t i = 0; i < unit_.specs().size(); ++i) {
-    const ParamSpec& spec = unit_.specs()[i];
-    at::Tensor values = unit_.view(i);
+  unit_.flat().zero_();
+  std::size_t own = 0;  // the next of this stage's factors
+  for (const ParamSpec& spec : specs(config_, options_, layers_, whole_stage(config_).layers)) {
+    const bool is_own = own < unit_.specs().size() && spec.name == unit_.specs()[own].name;
     if (spec.name.ends_with("lora_A.weight")) {
       const double bound = 1.0 / std::sqrt(static_cast<double>(spec.shape[1]));
-      // Drawn in fp64, so that adapters of either master dtype start alike.
-      values.copy_(at::rand(spec.shape, generator, at::kDouble).mul_(2.0 * bound).sub_(bound));
-    } else {
-      values.zero_();
+      // Drawn in fp64, so that adapters of either master dtype start alike; all of them, so that a
+      // stage's are those of the whole model.
+      const at::Tensor drawn = at::rand(spec.shape, generator, at::kDouble);
+      if (is_own) {
+        unit_.view(own).copy_(drawn.mul(2.0 * bound).sub_(bound));
+      }
     }
+    own += is_own ? 1 : 0;
   }
 }
 
 std::vector<at::Tensor> Adapters::split_layers() const {
-  return unit_.flat().split(unit_.flat().numel() / config_.num_hidden_layers);
+  if (stage_.layers.empty()) {
+    return {};
+  }
+  return unit_.flat().split(unit_.flat().numel() / stage_.layers.size());
 }
 
 void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Tensor& leaf,
@@ -198,7 +209,8 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
     weights[spec.name] = flat.narrow(0, offset, spec.numel()).view(spec.shape);
     offset += spec.numel();
   }
-  std::size_t i = unit_.specs().size() / config_.num_hidden_layers * layer;
+  const auto of_layer = unit_.specs().size() / static_cast<std::size_t>(stage_.layers.size());
+  std::size_t i = of_layer * stage_.place(layer);
   for (const Fused& fused : layers_[layer]) {
     const std::size_t parts = fused.targets.size();
     for (std::size_t p = 0; p < parts; ++p) {

@@ -1,5 +1,5 @@
-// Low-rank adapters (LoRA) of a decoder's projections: for each targeted projection x W^T becomes
-// x W^T + (alpha / rank) (x A^T) B^T. Only A and B are trained.
+// Low-rank adapters (LoRA) of the projections of a decoder or of a stage of one: for each targeted
+// projection x W^T becomes x W^T + (alpha / rank) (x A^T) B^T. Only A and B are trained.
 //
 // Source: Hu et al. 2021.
 #pragma once
@@ -13,6 +13,7 @@
 #include "engine/layers/model_config.h"
 #include "engine/layers/param_table.h"
 #include "engine/models/adapter_targets.h"
+#include "engine/models/stage.h"
 #include "engine/params/param_unit.h"
 
 namespace ringside::engine {
@@ -35,28 +36,34 @@ void check_adapter_options(const ModelConfig& config, const AdapterOptions& opti
 // Thread safety: as Decoder.
 class Adapters {
  public:
-  // The factors are zero, whole on every rank: context is one without sharding.
+  // The factors of the stage's layers are zero, whole on every rank: context is one without
+  // sharding.
   // Throws: as check_adapter_options().
-  Adapters(const ModelConfig& config, AdapterOptions options, const ComputeContext& context);
+  Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions options,
+           const ComputeContext& context);
 
   // A uniform in +-1/sqrt(inputs), as PEFT; B zero, so that the model starts as its base. The same
-  // seed gives the same values, up to rounding to the master dtype.
+  // seed gives the same values, up to rounding to the master dtype; a stage's are those of the
+  // whole model.
   void init_random(uint64_t seed);
 
-  // Name and shape of every factor, layer by layer. Allocates nothing.
+  // Name and shape of every factor of the whole model, layer by layer. Allocates nothing.
   // Throws: as the constructor.
   static std::vector<ParamSpec> factors(const ModelConfig& config, const AdapterOptions& options);
 
+  // Of the whole model.
+  const ModelConfig& config() const { return config_; }
   const AdapterOptions& options() const { return options_; }
   double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
   ParamUnit& unit() { return unit_; }
   const ParamUnit& unit() const { return unit_; }
 
   // The factors of each layer as one flat piece of unit().flat(), differentiable towards it.
-  // Shapes: one [elements of a layer's factors] for each layer.
+  // Shapes: one [elements of a layer's factors] for each layer of the stage.
   std::vector<at::Tensor> split_layers() const;
 
-  // Adds the factors to the weights of layer `layer`, by slot. leaf: of split_layers().
+  // Adds the factors to the weights of layer `layer` of the model, one of the stage's, by slot.
+  // leaf: of split_layers().
   void attach(int64_t layer, std::vector<Weight>& weights, const at::Tensor& leaf,
               at::ScalarType compute_dtype) const;
 
@@ -78,13 +85,17 @@ class Adapters {
     std::vector<Target> targets;
   };
   friend void check_adapter_options(const ModelConfig&, const AdapterOptions&);
-  // The targets of every layer. They are the same projections in each, perhaps at other slots.
+  // The targets of every layer of the model. They are the same projections in each, perhaps at
+  // other slots.
   static std::vector<std::vector<Fused>> targets_of_layers(const ModelConfig& config,
                                                            const AdapterOptions& options);
+  // range: of the model's layers.
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,
-                                      const std::vector<std::vector<Fused>>& layers);
+                                      const std::vector<std::vector<Fused>>& layers,
+                                      const sp::Range& range);
 
   ModelConfig config_;
+  Stage stage_;
   AdapterOptions options_;
   std::vector<std::vector<Fused>> layers_;
   ParamUnit unit_;

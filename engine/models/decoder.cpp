@@ -56,11 +56,30 @@ ModelConfig checked(ModelConfig c, const WeightStorage& storage) {
   return c;
 }
 
-void check_tokens(const at::Tensor& ids_s, const at::Tensor& positions_s) {
-  TORCH_CHECK(ids_s.dim() == 1 && ids_s.scalar_type() == at::kLong &&
-                  positions_s.sizes() == ids_s.sizes() && positions_s.scalar_type() == at::kLong,
-              "decoder: ids and positions must be int64 [s], got ", ids_s.sizes(), " ",
-              ids_s.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
+std::string describe(const Stage& stage) {
+  return "decoder: the stage of layers " + std::to_string(stage.layers.begin) + " to " +
+         std::to_string(stage.layers.end);
+}
+
+void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tensor& positions_s) {
+  const bool is_long = positions_s.dim() == 1 && positions_s.scalar_type() == at::kLong;
+  if (decoder.stage().embeds) {
+    TORCH_CHECK(is_long && input.sizes() == positions_s.sizes() && input.scalar_type() == at::kLong,
+                "decoder: ids and positions must be int64 [s], got ", input.sizes(), " ",
+                input.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
+    return;
+  }
+  const int64_t hidden = decoder.config().hidden_size;
+  TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == positions_s.size(0) &&
+                  input.size(1) == hidden && input.scalar_type() == decoder.compute_dtype(),
+              describe(decoder.stage()), " does not embed; expected hidden states ",
+              decoder.compute_dtype(), " [s, ", hidden, "] and positions int64 [s], got ",
+              input.sizes(), " ", input.scalar_type(), " and ", positions_s.sizes(), " ",
+              positions_s.scalar_type());
+}
+
+void check_scores(const Stage& stage) {
+  TORCH_CHECK(stage.scores, describe(stage), " has no head");
 }
 
 // Hidden states before the first layer, of embeddings. transformers holds the factor in fp32 and
@@ -78,9 +97,16 @@ at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
   return embedded_sE * factor;
 }
 
-// The adapters' leaf of each layer, undefined ones without adapters.
-std::vector<at::Tensor> leaves_of_adapters(const Adapters* adapters, int64_t layers) {
-  return adapters != nullptr ? adapters->split_layers() : std::vector<at::Tensor>(layers);
+// The adapters' leaf of each layer of the stage, undefined ones without adapters.
+std::vector<at::Tensor> leaves_of_adapters(const Adapters* adapters, const Stage& stage) {
+  return adapters != nullptr ? adapters->split_layers()
+                             : std::vector<at::Tensor>(stage.layers.size());
+}
+
+// Layers with experts before the stage.
+int64_t expert_layers_before(const ModelConfig& config, const Stage& stage) {
+  return std::ranges::count_if(expert_layers(config),
+                               [&](int64_t layer) { return layer < stage.layers.begin; });
 }
 
 // What the gradients of a layer's parameters arrive at.
@@ -98,15 +124,19 @@ std::vector<at::Tensor> leaves_of_layer(const DecoderUnits& units, int64_t index
 
 }  // namespace
 
-Decoder::Decoder(ModelConfig config, const ComputeContext& context)
-    : Decoder(std::move(config), context, {}, [](ParamUnit&) {}) {}
+Decoder::Decoder(const ModelConfig& config, const ComputeContext& context,
+                 const WeightStorage& storage, const FillUnit& fill)
+    : Decoder(config, whole_stage(config), context, storage, fill) {}
 
-Decoder::Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
-                 const FillUnit& fill)
+Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context,
+                 const WeightStorage& storage, const FillUnit& fill)
     : config_(checked(std::move(config), storage)),
+      stage_(stage),
       context_(context),
-      units_(config_, context_, storage, [&](ParamUnit& unit, const DecoderLayer* layer) {
-        fill(unit);
+      units_(config_, stage_, context_, storage, [&](ParamUnit& unit, const DecoderLayer* layer) {
+        if (fill) {
+          fill(unit);
+        }
         unit.changed();
         if (storage.projections && layer != nullptr) {
           quantised_.push_back(std::make_shared<const QuantisedLayer>(
@@ -123,6 +153,7 @@ Decoder::Decoder(ModelConfig config, const ComputeContext& context, const Weight
 
 Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
     : config_(other.config_),
+      stage_(other.stage_),
       context_(other.context_),
       activations_(other.activations_),
       offload_stream_(other.offload_stream_),
@@ -130,14 +161,6 @@ Decoder::Decoder(const Decoder& other, ParametersOf /*tag*/)
       local_rope_frequencies_(other.local_rope_frequencies_),
       quantised_(other.quantised_),
       units_(other.units_) {}
-
-ExpertLoad Decoder::no_expert_load() const {
-  ExpertLoad load;
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    load.emplace_back(layer(i).channel_mixer().routing().experts);
-  }
-  return load;
-}
 
 void Decoder::init_random(uint64_t seed, double std) {
   RandomWeights draw(config_, seed, std);
@@ -181,7 +204,8 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
-  adapters_ = std::make_unique<Adapters>(config_, std::move(options), whole_context(context_));
+  adapters_ =
+      std::make_unique<Adapters>(config_, stage_, std::move(options), whole_context(context_));
   for (const auto& unit : units_.all()) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);
@@ -205,7 +229,7 @@ at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) 
   const at::Tensor merged = quantised_.empty()
                                 ? gathered.to(context_.master, /*non_blocking=*/false,
                                               /*copy=*/true)
-                                : quantised_[layer]->unpack(context_.master);
+                                : quantised_[stage_.place(layer)]->unpack(context_.master);
   if (adapters_ != nullptr) {
     adapters_->merge_into(layer, merged);
   }
@@ -218,12 +242,13 @@ struct Decoder::ForwardPass {
   ExpertNotes* experts = nullptr;
   ScopeChain scopes = {};
   std::shared_ptr<ActivationOffload> offload = nullptr;  // null without
-  std::vector<at::Tensor> adapter_leaves = {};           // of each layer; undefined without
-  int64_t expert_layer = 0;                              // the next one among those with experts
+  std::vector<at::Tensor> adapter_leaves = {};  // of each layer of the stage; undefined without
+  int64_t expert_layer = 0;                     // the next one among the model's with experts
 };
 
 std::vector<Weight> Decoder::weights_of(int64_t index) const {
-  return quantised_.empty() ? units_.layer_weights(index) : quantised_[index]->weights();
+  return quantised_.empty() ? units_.layer_weights(index)
+                            : quantised_[stage_.place(index)]->weights();
 }
 
 LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
@@ -249,7 +274,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
     kept.results = std::make_shared<sp::KeptResults>();
     keeping = selective ? pass.attention.keeping(kept.results) : nullptr;
   }
-  const at::Tensor adapter_leaf = pass.adapter_leaves[index];
+  const at::Tensor adapter_leaf = pass.adapter_leaves[stage_.place(index)];
   // Copied, because a recomputed layer runs again when the forward is over.
   const LayerPass of_layer =
       layer_pass(index, pass, keeping ? *keeping : pass.attention, kept.results);
@@ -293,61 +318,74 @@ Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, Attentio
   if (std::ranges::any_of(config_.blocks, &BlockSpec::no_rope)) {
     ropes.none = {at::ones_like(ropes.global.cos_s1d), at::zeros_like(ropes.global.sin_s1d)};
   }
-  return {std::move(ropes), attention, experts};
+  return {.ropes = std::move(ropes),
+          .attention = attention,
+          .experts = experts,
+          .expert_layer = expert_layers_before(config_, stage_)};
 }
 
-at::Tensor Decoder::forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
+at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions_s,
                             AttentionBackend& attention, ExpertNotes* experts) const {
-  check_tokens(ids_s, positions_s);
+  check_input(*this, input, positions_s);
   OverlappedAttention* overlapped = attention.overlapped();
   ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions_s,
                                   attention, experts);
-  at::Tensor hidden_sE = scaled(config_, context_.compute,
-                                embed(units_.embedding().materialize(context_.compute)[0], ids_s));
-  units_.prefetch_layer(0);
-  pass.adapter_leaves = leaves_of_adapters(adapters(), config_.num_hidden_layers);
+  at::Tensor hidden_sE = input;
+  if (stage_.embeds) {
+    const Weight table = units_.embedding().materialize(context_.compute)[0];
+    hidden_sE = scaled(config_, context_.compute, embed(table, input));
+  }
+  units_.prefetch_layer(stage_.layers.begin);
+  pass.adapter_leaves = leaves_of_adapters(adapters(), stage_);
   if (activations_.offload) {
     pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+  for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     hidden_sE = run_layer(i, hidden_sE, pass);
   }
-  return rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
-                  config_.norm_options());
+  return stage_.scores ? rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
+                                  config_.norm_options())
+                       : hidden_sE;
 }
 
-at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& ids_s,
+at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& input,
                             const at::Tensor& positions_s, AttentionBackend& attention,
                             ExpertNotes* experts) const {
-  check_tokens(ids_s, positions_s);
+  check_input(*this, input, positions_s);
   const at::NoGradGuard no_grad;
   ForwardPass pass = forward_pass(positions_s, attention, experts);
   at::Tensor hidden_sE =
-      scaled(config_, context_.compute, at::embedding(weights.embedding_VE, ids_s));
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+      stage_.embeds ? scaled(config_, context_.compute, at::embedding(weights.embedding_VE, input))
+                    : input;
+  for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     LayerPass of_layer = layer_pass(i, pass, attention, nullptr);
-    of_layer.weights = weights.layers[i];
+    of_layer.weights = weights.layers[stage_.place(i)];
     hidden_sE = layer(i).forward(hidden_sE, of_layer);
   }
-  return rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options());
+  return stage_.scores ? rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options())
+                       : hidden_sE;
 }
 
 DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
-  weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
-  const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), config_.num_hidden_layers);
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+  if (stage_.embeds) {
+    weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
+  }
+  const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), stage_);
+  for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     std::vector<Weight> of_layer = weights_of(i);
-    if (leaves[i].defined()) {
-      adapters_->attach(i, of_layer, leaves[i], context_.compute);
+    if (const at::Tensor& leaf = leaves[stage_.place(i)]; leaf.defined()) {
+      adapters_->attach(i, of_layer, leaf, context_.compute);
     }
     weights.layers.push_back(std::move(of_layer));
   }
-  weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
-  weights.head_VE = config_.tie_word_embeddings
-                        ? weights.embedding_VE
-                        : units_.head().materialize(context_.compute)[0].value;
+  if (stage_.scores) {
+    weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
+    weights.head_VE = config_.tie_word_embeddings && stage_.embeds
+                          ? weights.embedding_VE
+                          : units_.head().materialize(context_.compute)[0].value;
+  }
   return weights;
 }
 
@@ -357,8 +395,8 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
   // Whole numbers, so that an expert with exactly the mean stays.
   const at::Tensor direction_LX =
       at::sign(routes_LX.sum(1, /*keepdim=*/true) - routes_LX * routes_LX.size(1));
-  int64_t row = 0;
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+  int64_t row = expert_layers_before(config_, stage_);
+  for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     if (const at::Tensor correction = units_.router_correction(i); correction.defined()) {
       correction.add_(direction_LX[row++].to(correction.scalar_type()), rate);
     }
@@ -368,6 +406,7 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n) const {
+  check_scores(stage_);
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
   // Both divide the logits.
   const at::Tensor divisor_n =
@@ -381,16 +420,6 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   ScopeChain chain;
   const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
-}
-
-at::Tensor Decoder::logits(const at::Tensor& hidden_nE) const {
-  const at::NoGradGuard no_grad;
-  at::Tensor logits_nV =
-      at::linear(hidden_nE, units_.head().materialize(context_.compute)[0].value);
-  if (config_.logits_divisor != 1.0) {
-    logits_nV.div_(config_.logits_divisor);
-  }
-  return context_.compute == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {
@@ -415,6 +444,15 @@ std::vector<const ParamUnit*> Decoder::units() const {
     all.push_back(unit.get());
   }
   return all;
+}
+
+ExpertLoad no_expert_load(const Decoder& decoder) {
+  ExpertLoad load(decoder.config().num_hidden_layers);
+  const sp::Range& layers = decoder.stage().layers;
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    load[i].resize(decoder.layer(i).channel_mixer().routing().experts);
+  }
+  return load;
 }
 
 }  // namespace ringside::engine

@@ -1,6 +1,10 @@
-// Decoder-only transformer over a packed run of tokens. It has no notion of batches or shards:
-// tokens are rows, positions give each token's place in its document, and an AttentionBackend
-// decides the keys that a query attends to.
+// Decoder-only transformer over a packed run of tokens, or a stage of one. It has no notion of
+// batches or shards: tokens are rows, positions give each token's place in its document, and an
+// AttentionBackend decides the keys that a query attends to.
+//
+// Stages of one model, run one after another, compute what the whole decoder does, to the bit: each
+// takes the hidden states of the one before it, and the gradient of its input is that of the
+// former's output.
 //
 // Shapes: s = tokens given, n = entries to score, E = hidden size, V = vocabulary.
 #pragma once
@@ -19,6 +23,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/decoder_units.h"
 #include "engine/models/quantised_layer.h"
+#include "engine/models/stage.h"
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/expert_pass.h"
 #include "engine/nn/rope.h"
@@ -31,10 +36,10 @@ namespace ringside::engine {
 struct LayerPass;
 
 // Every parameter in compute dtype, split for use. For fp32 and fp64 these are views of the master
-// buffers.
+// buffers. Undefined where the decoder is a stage without them.
 struct DecoderWeights {
   at::Tensor embedding_VE;
-  std::vector<std::vector<Weight>> layers;  // by slot
+  std::vector<std::vector<Weight>> layers;  // of the stage's layers, by slot
   at::Tensor final_norm_E;
   at::Tensor head_VE;
 };
@@ -45,20 +50,21 @@ class Decoder {
   // Writes a unit's starting values, through its slices.
   using FillUnit = std::function<void(ParamUnit& unit)>;
 
-  // Creates zero parameters in the context's master dtype on its device, sharded as it says. All
-  // functions that use weights are then collective over the shard.
-  // Throws: c10::Error on an impossible shape (heads not a multiple of key/value heads, zero
-  // sizes).
-  Decoder(ModelConfig config, const ComputeContext& context);
-  // Creates and fills the units one after another, so that beside what `storage` keeps there is at
-  // most one layer in the master dtype. Not collective.
-  // Throws: as above; c10::Error when projections shall be packed and the model has experts, latent
-  // attention or gated delta nets; what `fill` throws.
-  Decoder(ModelConfig config, const ComputeContext& context, const WeightStorage& storage,
-          const FillUnit& fill);
+  // Creates and fills the units of a stage one after another, so that beside what `storage` keeps
+  // there is at most one layer in the master dtype. The parameters are in the context's master
+  // dtype on its device, sharded as it says; zero without `fill`. Not collective; but all functions
+  // that use weights are collective over the shard. Throws: c10::Error on an impossible shape
+  // (heads not a multiple of key/value heads, zero sizes), and when projections shall be packed and
+  // the model has experts, latent attention or gated delta nets; as check_stage(); what `fill`
+  // throws.
+  Decoder(ModelConfig config, const Stage& stage, const ComputeContext& context,
+          const WeightStorage& storage = {}, const FillUnit& fill = {});
+  // The same for the whole model.
+  Decoder(const ModelConfig& config, const ComputeContext& context,
+          const WeightStorage& storage = {}, const FillUnit& fill = {});
 
-  // Sets all parameters as RandomWeights draws them. Not collective: every rank draws all values
-  // and keeps its own.
+  // Sets all parameters as RandomWeights draws them; a stage's are those of the whole model. Not
+  // collective: every rank draws all values and keeps its own.
   void init_random(uint64_t seed, double std);
 
   // Copies every parameter of `other`. Keeps this decoder's compute dtype. Not collective.
@@ -89,21 +95,23 @@ class Decoder {
   // Throws: std::out_of_range when there is no such unit.
   at::Tensor effective_values(std::size_t unit, const at::Tensor& gathered = {}) const;
 
-  // The hidden states after the final norm, in compute dtype. The backend must outlive the
-  // backward.
-  // Shapes: ids_s, positions_s: int64 [s], s may be 0; returns hidden_sE.
+  // Hidden states in the compute dtype: after the final norm where the stage scores, otherwise
+  // behind its last layer. The backend must outlive the backward.
+  // input: token ids of a stage that embeds, otherwise the hidden states that the stage before it
+  // returned; these require a gradient where that stage is trained. experts: of the whole model.
+  // Shapes: ids, positions_s: int64 [s], s may be 0; hidden states [s, E], in and out.
   // Collective over: the ranks of the experts; the backend's group, if it has one: one call of
   // attend() or mix() for each layer. The backward calls attend() once more per layer with
   // Recompute::kFull, and mix() with any recomputation.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
-  at::Tensor forward(const at::Tensor& ids_s, const at::Tensor& positions_s,
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& positions_s,
                      AttentionBackend& attention, ExpertNotes* experts = nullptr) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling. This rank must hold all experts.
   // Shapes, throws: as forward().
   // Collective over: the backend's group, if it has one.
-  at::Tensor forward(const DecoderWeights& weights, const at::Tensor& ids_s,
+  at::Tensor forward(const DecoderWeights& weights, const at::Tensor& input,
                      const at::Tensor& positions_s, AttentionBackend& attention,
                      ExpertNotes* experts = nullptr) const;
 
@@ -113,8 +121,8 @@ class Decoder {
   DecoderWeights materialize() const;
 
   // Adds `rate` to a router's correction for the experts with fewer routes than the mean of their
-  // layer, and subtracts it for those with more. routes_LX: of each layer with experts, whole
-  // numbers in fp64 on the device, the same on every rank.
+  // layer, and subtracts it for those with more. routes_LX: of each of the model's layers with
+  // experts, whole numbers in fp64 on the device, the same on every rank.
   // Source: DeepSeek-V3 (section 2.1.2, load balancing without auxiliary loss).
   // Throws: c10::Error when the routers have no corrections.
   void move_router_corrections(const at::Tensor& routes_LX, double rate);
@@ -122,14 +130,9 @@ class Decoder {
   // Log-probs and entropies of targets_n (int64) under softmax(lm_head(hidden_nE) / temperature_n).
   // Computed in chunks of rows, never [n, V] at once. Differentiable. n may be 0.
   // Collective over: the shard of a sharded decoder, also in the backward.
-  // Throws: as token_scores().
+  // Throws: as token_scores(); c10::Error for a stage that does not score.
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n) const;
-
-  // Logits of a few rows without autograd, for sampling.
-  // Shapes: returns [n, V] in fp32 (fp64 for doubles).
-  // Collective over: the shard of a sharded decoder.
-  at::Tensor logits(const at::Tensor& hidden_nE) const;
 
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
@@ -137,11 +140,12 @@ class Decoder {
   void set_activation_options(const ActivationOptions& options);
   const ActivationOptions& activation_options() const { return activations_; }
 
+  // Of the whole model.
   const ModelConfig& config() const { return config_; }
-  // 0 <= i < layers.
+  // The part of it that this decoder is.
+  const Stage& stage() const { return stage_; }
+  // Layer i of the model, one of the stage's.
   const DecoderLayer& layer(int64_t i) const { return units_.layer(i); }
-  // Zeros for all experts.
-  ExpertLoad no_expert_load() const;
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
@@ -150,8 +154,8 @@ class Decoder {
   std::vector<const ParamUnit*> trained_units() const;
 
   // The parameters without adapters, in the order of DecoderUnits::all(). Weights are streamed in
-  // this order. The corrections of routers receive no gradient: move_router_corrections() alone
-  // changes them.
+  // this order. A stage has its part of the model's, by the same names. The corrections of routers
+  // receive no gradient: move_router_corrections() alone changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
 
@@ -171,14 +175,18 @@ class Decoder {
                            ExpertNotes* experts) const;
 
   ModelConfig config_;
+  Stage stage_;
   ComputeContext context_;
   ActivationOptions activations_;
   std::optional<c10::Stream> offload_stream_;  // kept for the whole run
   RopeFrequencies rope_frequencies_, local_rope_frequencies_;
-  // Of each layer; empty: none. Before units_, whose making fills it.
+  // Of each layer of the stage; empty: none. Before units_, whose making fills it.
   std::vector<std::shared_ptr<const QuantisedLayer>> quantised_;
   DecoderUnits units_;  // shared once frozen
   std::unique_ptr<Adapters> adapters_;
 };
+
+// Zeros for all experts of the decoder; a row for each layer of the model.
+ExpertLoad no_expert_load(const Decoder& decoder);
 
 }  // namespace ringside::engine

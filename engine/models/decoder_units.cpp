@@ -19,39 +19,58 @@ std::string correction_name(const ModelConfig& config, int64_t layer) {
          (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
-// Of the routers that have a correction, in the order of their layers.
-std::vector<ParamSpec> correction_specs(const ModelConfig& config,
+std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range) {
+  std::vector<DecoderLayer> layers;
+  layers.reserve(range.size());
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    layers.emplace_back(config, i);
+  }
+  return layers;
+}
+
+// Of the routers that have a correction, in the order of their layers. first: of the layers.
+std::vector<ParamSpec> correction_specs(const ModelConfig& config, int64_t first,
                                         const std::vector<DecoderLayer>& layers) {
   std::vector<ParamSpec> specs;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ChannelMixer& mixer = layers[i].channel_mixer();
     if (mixer.supports(Feature::kRouterCorrections)) {
-      specs.push_back(
-          {correction_name(config, static_cast<int64_t>(i)), {mixer.routing().experts}, true});
+      specs.push_back({correction_name(config, first + static_cast<int64_t>(i)),
+                       {mixer.routing().experts},
+                       true});
     }
   }
   return specs;
 }
 
-// The units of Decoder::units(), in order.
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config,
+// The units of a stage, in order. layers: of the stage.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
                                   const std::vector<DecoderLayer>& layers) {
-  const int64_t v = config.vocab_size, e = config.hidden_size;
+  const std::vector<int64_t> table{config.vocab_size, config.hidden_size};
   const std::string prefix = trunk_prefix(config);
-  std::vector<UnitSpecs> units{
-      {UnitRole::kEmbedding, "embedding", {{prefix + "embed_tokens.weight", {v, e}}}}};
+  const ParamSpec embedding{prefix + "embed_tokens.weight", table};
+  std::vector<UnitSpecs> units;
+  if (stage.embeds) {
+    units.push_back({UnitRole::kEmbedding, "embedding", {embedding}});
+  }
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::string name = "layers." + std::to_string(i);
+    const std::string name =
+        "layers." + std::to_string(stage.layers.begin + static_cast<int64_t>(i));
     units.push_back({UnitRole::kLayer, name, layers[i].specs()});
     for (std::vector<ParamSpec>& specs : layers[i].experts_specs()) {
       units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
     }
   }
-  units.push_back({UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {e}}}});
-  if (!config.tie_word_embeddings) {
-    units.push_back({UnitRole::kHead, "head", {{config.on_disk.head, {v, e}}}});
+  if (stage.scores) {
+    units.push_back(
+        {UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {config.hidden_size}}}});
   }
-  if (const auto corrections = correction_specs(config, layers); !corrections.empty()) {
+  if (stage.scores && (!config.tie_word_embeddings || copies_embedding(config, stage))) {
+    const ParamSpec own{config.on_disk.head, table};
+    units.push_back({UnitRole::kHead, "head", {config.tie_word_embeddings ? embedding : own}});
+  }
+  if (const auto corrections = correction_specs(config, stage.layers.begin, layers);
+      !corrections.empty()) {
     units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
   }
   return units;
@@ -102,7 +121,7 @@ std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
 }  // namespace
 
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
-  return unit_specs(config, make_layers(config));
+  return unit_specs(config, whole_stage(config), make_layers(config));
 }
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
@@ -120,36 +139,51 @@ ComputeContext whole_context(ComputeContext context) {
   return context;
 }
 
-DecoderUnits::DecoderUnits(const ModelConfig& config, const ComputeContext& context,
-                           const WeightStorage& storage, const OnUnit& on_unit)
-    : config_(config),
-      context_(context),
-      layers_(std::make_shared<const std::vector<DecoderLayer>>(make_layers(config))),
-      tied_(config.tie_word_embeddings) {
-  for (UnitSpecs& unit : unit_specs(config, *layers_)) {
-    if (unit.role == UnitRole::kLayer) {
-      layer_units_.push_back(all_.size());
-      experts_.emplace_back();
-    } else if (unit.role == UnitRole::kExperts) {
-      experts_.back().push_back(all_.size());
-    } else if (unit.role == UnitRole::kFinalNorm) {
-      final_norm_ = all_.size();
-    }
-    const bool of_corrections = unit.role == UnitRole::kCorrections;
-    const bool of_layer = unit.role == UnitRole::kLayer;
+DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
+                           const ComputeContext& context, const WeightStorage& storage,
+                           const OnUnit& on_unit)
+    : config_(config), stage_(stage), context_(context) {
+  check_stage(config, stage);
+  layers_ = std::make_shared<const std::vector<DecoderLayer>>(layers_of(config, stage.layers));
+  for (UnitSpecs& unit : unit_specs(config, stage, *layers_)) {
+    const UnitRole role = unit.role;
     all_.push_back(make_unit(std::move(unit), config, context, storage));
-    if (of_corrections) {
-      corrections_ = all_.back();
-    }
-    on_unit(*all_.back(), of_layer ? &layers_->at(layer_units_.size() - 1) : nullptr);
+    register_newest(role);
+    on_unit(*all_.back(),
+            role == UnitRole::kLayer ? &layers_->at(layer_units_.size() - 1) : nullptr);
   }
 }
 
-const DecoderLayer& DecoderUnits::layer(int64_t i) const { return (*layers_)[i]; }
+void DecoderUnits::register_newest(UnitRole role) {
+  switch (role) {
+    case UnitRole::kEmbedding:
+      embedding_ = all_.back();
+      head_ = config_.tie_word_embeddings && stage_.scores ? embedding_ : nullptr;
+      break;
+    case UnitRole::kLayer:
+      layer_units_.push_back(all_.size() - 1);
+      experts_.emplace_back();
+      break;
+    case UnitRole::kExperts:
+      experts_.back().push_back(all_.size() - 1);
+      break;
+    case UnitRole::kFinalNorm:
+      final_norm_ = all_.back();
+      break;
+    case UnitRole::kHead:
+      head_ = all_.back();
+      break;
+    case UnitRole::kCorrections:
+      corrections_ = all_.back();
+      break;
+  }
+}
+
+const DecoderLayer& DecoderUnits::layer(int64_t i) const { return layers_->at(stage_.place(i)); }
 
 std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
   std::vector<const ParamUnit*> units;
-  for (const std::size_t unit : experts_[i]) {
+  for (const std::size_t unit : experts_[stage_.place(i)]) {
     units.push_back(all_[unit].get());
   }
   return units;
@@ -157,8 +191,9 @@ std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
 
 std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
   const auto found = std::ranges::find(layer_units_, unit);
-  return found == layer_units_.end() ? std::nullopt
-                                     : std::make_optional(found - layer_units_.begin());
+  return found == layer_units_.end()
+             ? std::nullopt
+             : std::make_optional(stage_.layers.begin + (found - layer_units_.begin()));
 }
 
 std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
@@ -171,7 +206,7 @@ std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
   std::vector<ScopedUnit> units{{&layer_unit(i), layer(i).shapes(context_.compute)}};
   const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
   for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
-    units.push_back({all_[experts_[i][unit]].get(), cuts[unit]});
+    units.push_back({all_[experts_[stage_.place(i)][unit]].get(), cuts[unit]});
   }
   return units;
 }
@@ -196,7 +231,7 @@ at::Tensor DecoderUnits::router_correction(int64_t i) const {
 }
 
 void DecoderUnits::prefetch_layer(int64_t i) const {
-  if (i < 0 || i >= config_.num_hidden_layers) {
+  if (i < stage_.layers.begin || i >= stage_.layers.end) {
     return;
   }
   layer_unit(i).prefetch(context_.compute);

@@ -1,4 +1,4 @@
-// Parameter units of a decoder, and which part of the model each of them holds.
+// Parameter units of a decoder or of a stage of one, and which part of the model each holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +13,7 @@
 
 #include "engine/device/compute_context.h"
 #include "engine/layers/model_config.h"
+#include "engine/models/stage.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/quantised_matrix.h"
 #include "engine/params/unit_scope.h"
@@ -55,28 +56,31 @@ class DecoderUnits {
   // unit of a layer without its experts. May release the unit.
   using OnUnit = std::function<void(ParamUnit& unit, const DecoderLayer* layer)>;
 
-  // Makes the units of a model one after another. With packed projections a layer's unit is in the
+  // Makes the units of a stage one after another. With packed projections a layer's unit is in the
   // master dtype and whole on every rank, until on_unit() has packed it.
-  // Throws: c10::Error when there are fewer experts than ranks that hold them, or when experts that
-  // are one tensor (GPT-OSS) shall be divided over ranks; what on_unit throws.
-  DecoderUnits(const ModelConfig& config, const ComputeContext& context,
+  // Throws: as check_stage(); c10::Error when there are fewer experts than ranks that hold them, or
+  // when experts that are one tensor (GPT-OSS) shall be divided over ranks; what on_unit throws.
+  DecoderUnits(const ModelConfig& config, const Stage& stage, const ComputeContext& context,
                const WeightStorage& storage, const OnUnit& on_unit);
 
-  // Embedding, layers in order, each followed by its experts if it has any, final norm, an untied
-  // head, and last the corrections of routers. The corrections are whole on every rank.
+  // Embedding, layers in order, each followed by its experts if it has any, final norm, a head that
+  // is no other unit of the stage, and last the corrections of routers: of these what the stage
+  // has. The corrections are whole on every rank.
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
-  const ParamUnit& embedding() const { return *all_.front(); }
-  // Layer i, 0 <= i < layers: what it computes, and its unit, without its experts.
+  // Of a stage that embeds.
+  const ParamUnit& embedding() const { return *embedding_; }
+  // Layer i of the model, one of the stage's: what it computes, and its unit, without its experts.
   const DecoderLayer& layer(int64_t i) const;
-  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[i]]; }
+  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[stage_.place(i)]]; }
   // The units of the experts of layer i, in order; empty for a layer without experts.
   std::vector<const ParamUnit*> experts(int64_t i) const;
-  const ParamUnit& final_norm() const { return *all_[final_norm_]; }
-  // The embedding's unit with tied embeddings.
-  const ParamUnit& head() const { return tied_ ? embedding() : *all_[final_norm_ + 1]; }
+  // Of a stage that scores.
+  const ParamUnit& final_norm() const { return *final_norm_; }
+  // Of a stage that scores. With tied embeddings the embedding's unit, where the stage embeds too.
+  const ParamUnit& head() const { return *head_; }
 
-  // The layer whose parameters but experts all()[unit] has; nullopt for other units.
+  // The layer of the model whose parameters but experts all()[unit] has; nullopt for other units.
   std::optional<int64_t> layer_of(std::size_t unit) const;
 
   // The units of layer i, its experts' behind its own, each cut into matrices for
@@ -88,23 +92,26 @@ class DecoderUnits {
   // The correction of the choice of experts in a layer, [experts], fp32 or wider; undefined without
   // one.
   at::Tensor router_correction(int64_t i) const;
-  // The unit of all corrections; null: no router has one.
+  // The unit of the stage's corrections; null: no router has one.
   ParamUnit* router_corrections() const { return corrections_.get(); }
 
-  // Starts gathering a layer's weights, if there is such a layer.
+  // Starts gathering a layer's weights, if the stage has such a layer.
   // Collective over: the shard, as ParamUnit::prefetch().
   void prefetch_layer(int64_t i) const;
 
  private:
+  // Records which part of the model the newest unit of all_ holds.
+  void register_newest(UnitRole role);
+
   ModelConfig config_;
+  Stage stage_;
   ComputeContext context_;
   std::vector<std::shared_ptr<ParamUnit>> all_;
-  std::shared_ptr<const std::vector<DecoderLayer>> layers_;
-  std::vector<std::size_t> layer_units_;           // each layer's place in all_
-  std::vector<std::vector<std::size_t>> experts_;  // of its experts
-  std::shared_ptr<ParamUnit> corrections_;
-  std::size_t final_norm_ = 0;
-  bool tied_ = false;
+  std::shared_ptr<const std::vector<DecoderLayer>> layers_;  // of the stage
+  std::vector<std::size_t> layer_units_;                     // each layer's place in all_
+  std::vector<std::vector<std::size_t>> experts_;            // of its experts
+  // Among all_; null where the stage has none.
+  std::shared_ptr<ParamUnit> embedding_, final_norm_, head_, corrections_;
 };
 
 }  // namespace ringside::engine

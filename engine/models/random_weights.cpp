@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engine/models/decoder_units.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -13,10 +15,14 @@ namespace {
 // draws, in order; so the values are those of one draw of all, as long as no piece is shorter.
 constexpr int64_t kDrawn = int64_t{1} << 20;
 
-// Drawn in fp64, so that decoders of either master dtype start from the same model.
-void draw_normal(const ParamUnit& unit, std::size_t i, double std, at::Generator& generator) {
-  const auto slice = unit.slice_of(unit.flat().detach(), i);
-  const int64_t numel = unit.specs()[i].numel();
+bool is_drawn(const ParamSpec& spec) {
+  return spec.shape.size() > 1 && !spec.name.ends_with("bias");
+}
+
+// slice: this rank's of the `numel` values; nullopt: none is. Drawn in fp64, so that decoders of
+// either master dtype start from the same model.
+void draw_normal(int64_t numel, const std::optional<NamedSlice>& slice, double std,
+                 at::Generator& generator) {
   for (int64_t begin = 0, end = 0; begin < numel; begin = end) {
     end = numel - begin < 2 * kDrawn ? numel : begin + kDrawn;
     const at::Tensor drawn = at::normal(0.0, std, {end - begin}, generator, at::kDouble);
@@ -32,16 +38,37 @@ void draw_normal(const ParamUnit& unit, std::size_t i, double std, at::Generator
 }  // namespace
 
 RandomWeights::RandomWeights(const ModelConfig& config, uint64_t seed, double std)
-    : generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
+    : seed_(seed),
+      generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
       std_(std),
-      norms_plus_one_(config.norms_plus_one) {}
+      norms_plus_one_(config.norms_plus_one),
+      specs_(decoder_specs(config)) {}
+
+void RandomWeights::skip_to(const std::string& name) {
+  const auto found = std::ranges::find(specs_, name, &ParamSpec::name);
+  TORCH_CHECK(found != specs_.end(), "random weights: ", name, " is no parameter of the model");
+  const auto place = static_cast<std::size_t>(found - specs_.begin());
+  if (place < next_) {  // the second copy of a tied embedding
+    generator_ = at::make_generator<at::CPUGeneratorImpl>(seed_);
+    next_ = 0;
+  }
+  for (; next_ < place; ++next_) {
+    if (is_drawn(specs_[next_])) {
+      draw_normal(specs_[next_].numel(), std::nullopt, std_, generator_);
+    }
+  }
+}
 
 void RandomWeights::operator()(const ParamUnit& unit) {
   const at::NoGradGuard no_grad;
+  if (next_ == specs_.size() || specs_[next_].name != unit.specs().front().name) {
+    skip_to(unit.specs().front().name);
+  }
+  next_ += unit.specs().size();
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
     const ParamSpec& spec = unit.specs()[i];
-    if (spec.shape.size() > 1 && !spec.name.ends_with("bias")) {
-      draw_normal(unit, i, std_, generator_);
+    if (is_drawn(spec)) {
+      draw_normal(spec.numel(), unit.slice_of(unit.flat().detach(), i), std_, generator_);
       continue;
     }
     // A norm multiplies by 1.

@@ -1,9 +1,12 @@
-// Random starting weights of a decoder.
+// Random starting weights of a decoder or of a stage of one.
 #pragma once
 
 #include <ATen/core/Generator.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
@@ -18,14 +21,21 @@ class RandomWeights {
   RandomWeights(const ModelConfig& config, uint64_t seed, double std);
 
   // Sets the unit's values on this rank. Call it for all units of Decoder::units(), in order, and
-  // changed() afterwards. Every rank draws all values and keeps its own, so that they do not depend
-  // on how units are sharded.
+  // changed() afterwards. Every rank draws the values of all units up to this one and keeps its
+  // own, so that they do not depend on how units are sharded, nor on the stages of the model.
+  // Throws: c10::Error when the model has no such parameters.
   void operator()(const ParamUnit& unit);
 
  private:
+  // Draws what comes before a parameter of the model.
+  void skip_to(const std::string& name);
+
+  uint64_t seed_;
   at::Generator generator_;
   double std_;
   bool norms_plus_one_;
+  std::vector<ParamSpec> specs_;  // of the whole model
+  std::size_t next_ = 0;          // of them, the one that is drawn next
 };
 
 }  // namespace ringside::engine

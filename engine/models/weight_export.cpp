@@ -106,7 +106,7 @@ void export_weights(const WeightView& weights, const WeightSink& sink) {
 
 std::unique_ptr<Decoder> whole_copy(UnitExport& units) {
   const auto copy = [&](ParamUnit& unit) { unit.flat().copy_(units.next().value().values()); };
-  return std::make_unique<Decoder>(units.weights().config(),
+  return std::make_unique<Decoder>(units.weights().config(), units.weights().stage(),
                                    whole_context(units.weights().context()),
                                    WeightStorage{.frozen = true, .projections = {}}, copy);
 }

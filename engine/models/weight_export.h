@@ -23,7 +23,8 @@ namespace ringside::engine {
 class WeightView {
  public:
   // All parameters as they act (Decoder::effective_values()): adapters merged, packed ones
-  // unpacked. Implicit: a decoder stands for all of its parameters.
+  // unpacked. Of a stage its part of the model's. Implicit: a decoder stands for all of its
+  // parameters.
   WeightView(const Decoder& decoder);  // NOLINT(google-explicit-constructor)
   // The trunk's parameters, then the head's, in the master dtype.
   WeightView(const ValueModel& model);  // NOLINT(google-explicit-constructor)
@@ -33,6 +34,7 @@ class WeightView {
 
   // Of the model, or of the value model's trunk.
   const ModelConfig& config() const { return model_->config(); }
+  const Stage& stage() const { return model_->stage(); }
   const ComputeContext& context() const { return model_->context(); }
   // Name and shape of every parameter, in the order of the export.
   std::vector<ParamSpec> specs() const;

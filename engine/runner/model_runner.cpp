@@ -59,7 +59,8 @@ std::string name_of_non_finite(std::span<ParamUnit* const> units) {
 void add_work(SequenceWork& work, const sp::MicroBatch& batch, const Decoder& model) {
   work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
   work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+  const sp::Range& layers = model.stage().layers;
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
     if (const TokenFlow flow = model.layer(layer).token_mixer().flow(); !flow.state) {
       const sp::WindowPlan& plan = batch.plan(flow.window);
       work.raw_pairs += static_cast<double>(plan.raw_pairs);
@@ -91,9 +92,10 @@ int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_
 double predicted_bytes(const Decoder& model, std::span<const ModelInput> inputs) {
   const int64_t element = at::elementSize(model.compute_dtype());
   const Recompute recompute = model.activation_options().recompute;
+  const sp::Range& layers = model.stage().layers;
   int64_t bytes = 0;
   for (const ModelInput& input : inputs) {
-    for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
       bytes +=
           planned_bytes(model.layer(layer).token_mixer().flow(), *input.batch, element, recompute);
     }
@@ -203,7 +205,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   }
   const ModelConfig& config = decoder().config();
   SequenceWork work;
-  work.expert_rows = decoder().no_expert_load();
+  work.expert_rows = no_expert_load(decoder());
   balance_loss_.reset();
   balance_routes_LX_.reset();
   const double sent_before = sent_bytes();

@@ -23,9 +23,15 @@ using test::TemporaryDirectory;
 
 const AdapterOptions kOptions{3, 6.0, {"q_proj", "down_proj"}};
 
+// Of the whole tiny model.
+Adapters tiny_adapters(const AdapterOptions& options, at::ScalarType dtype) {
+  const ModelConfig config = test::tiny_config();
+  return {config, whole_stage(config), options, dtype};
+}
+
 Adapters drawn_adapters(const AdapterOptions& options = kOptions,
                         at::ScalarType dtype = at::kFloat) {
-  Adapters adapters(test::tiny_config(), options, dtype);
+  Adapters adapters = tiny_adapters(options, dtype);
   at::manual_seed(3);
   const at::NoGradGuard no_grad;
   adapters.unit().flat().copy_(at::randn(adapters.unit().flat().sizes()));
@@ -51,7 +57,7 @@ void load_changed_adapter(const ChangeConfig& change_config, const ChangeTensors
   }
   change_tensors(tensors);
   write_safetensors(weights, tensors);
-  Adapters adapters(test::tiny_config(), kOptions, at::kFloat);
+  Adapters adapters = tiny_adapters(kOptions, at::kFloat);
   load_adapters(dir.path(), adapters);
 }
 
@@ -70,7 +76,7 @@ TEST_CASE("saved adapters load to the same bits, in fp32 and fp64") {
     const Adapters saved = drawn_adapters(kOptions, dtype);
     save_adapters(saved, dir.path(), "base");
     CHECK(read_adapter_options(dir.path()) == kOptions);
-    Adapters loaded(test::tiny_config(), kOptions, dtype);
+    Adapters loaded = tiny_adapters(kOptions, dtype);
     load_adapters(dir.path(), loaded);
     CHECK(at::equal(loaded.unit().flat(), saved.unit().flat()));
   }

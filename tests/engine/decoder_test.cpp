@@ -198,7 +198,7 @@ TEST_CASE("weights cut once give the same hidden states; logits agree with score
   const at::Tensor hidden = decoder.forward(batch.ids, batch.positions, attention);
   CHECK(max_abs_diff(decoder.forward(decoder.materialize(), batch.ids, batch.positions, attention),
                      hidden) == 0);
-  const at::Tensor logp = at::log_softmax(decoder.logits(hidden), 1);
+  const at::Tensor logp = at::log_softmax(test::logits_of(decoder, hidden), 1);
   const TokenScores scores = decoder.score(hidden, batch.targets, at::ones({5}));
   CHECK(max_abs_diff(logp.gather(1, batch.targets.unsqueeze(1)).squeeze(1), scores.logprobs_n) <
         1e-13);

@@ -7,12 +7,9 @@
 #include <span>
 
 #include "engine/generate/generator.h"
-#include "engine/runner/collator_options.h"
-#include "engine/runner/sequence_parallel_attention.h"
-#include "engine/runner/sequence_parallel_delta.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
-#include "tests/support/local_attention.h"
+#include "tests/support/local_hybrid.h"
 #include "tests/support/tiny_model.h"
 
 namespace ringside::engine {
@@ -20,31 +17,6 @@ namespace {
 
 using test::max_abs_diff;
 using Prompts = std::vector<std::vector<int64_t>>;
-
-// Documents for themselves, in one process.
-class LocalHybrid final : public AttentionBackend {
- public:
-  LocalHybrid(const ModelConfig& config, const std::vector<int64_t>& lengths)
-      : attention_(lengths), delta_(prepared(config, lengths), nothing(), nothing()) {}
-  RecurrentBackend* recurrent() override { return &delta_; }
-  at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) override {
-    return attention_.attend(spec, q, k, v);
-  }
-
- private:
-  static std::shared_ptr<sp::Communicator> nothing() { return sp::make_single_rank_communicator(); }
-  static std::shared_ptr<const PreparedState> prepared(const ModelConfig& config,
-                                                       const std::vector<int64_t>& lengths) {
-    return std::make_shared<const PreparedState>(
-        std::make_shared<const sp::StatePlan>(
-            sp::plan_state(sp::SequenceLayout(lengths, 1, 1), config.delta_net.shape, 0)),
-        at::kCPU);
-  }
-
-  test::LocalAttention attention_;
-  SequenceParallelDelta delta_;
-};
 
 // Slow decays, so that a state of the wrong sequence or step is seen.
 Decoder hybrid_decoder(bool experts, at::ScalarType dtype = at::kDouble) {
@@ -63,7 +35,7 @@ Decoder hybrid_decoder(bool experts, at::ScalarType dtype = at::kDouble) {
 
 at::Tensor hidden_of(const Decoder& decoder, const std::vector<int64_t>& ids,
                      const std::vector<int64_t>& lengths) {
-  LocalHybrid backend(decoder.config(), lengths);
+  test::LocalHybrid backend(decoder.config(), lengths);
   return decoder.forward(at::tensor(ids, at::kLong), test::packed_positions(lengths), backend);
 }
 
@@ -78,7 +50,7 @@ TEST_CASE("greedy decoding with recurrent states equals a forward over the whole
       std::vector<int64_t> all = prompts[i];
       all.insert(all.end(), completions[i].ids.begin(), completions[i].ids.end());
       const at::Tensor logits =
-          decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())}));
+          test::logits_of(decoder, hidden_of(decoder, all, {static_cast<int64_t>(all.size())}));
       const at::Tensor logprobs = at::log_softmax(logits, -1);
       for (std::size_t t = prompts[i].size(); t < all.size(); ++t) {
         CAPTURE(experts, i, t);
@@ -136,7 +108,8 @@ TEST_CASE("a completion that goes on under new weights has states of the new wei
     std::vector<int64_t> all = so_far[i];
     all.insert(all.end(), rest[i].ids.begin(), rest[i].ids.end());
     const at::Tensor next =
-        decoder.logits(hidden_of(decoder, all, {static_cast<int64_t>(all.size())})).argmax(-1);
+        test::logits_of(decoder, hidden_of(decoder, all, {static_cast<int64_t>(all.size())}))
+            .argmax(-1);
     for (std::size_t t = so_far[i].size(); t < all.size(); ++t) {
       CHECK(next[static_cast<int64_t>(t) - 1].item<int64_t>() == all[t]);
     }

@@ -60,7 +60,8 @@ class Files {
     fs::copy(kGoldens / "reference", path("reference"), fs::copy_options::recursive);
     fs::copy(kGoldens / "critic", path("critic"), fs::copy_options::recursive);
     fs::create_directories(path("adapter"));
-    engine::Adapters adapters(engine::load_model_config(path("model")),
+    const engine::ModelConfig model = engine::load_model_config(path("model"));
+    engine::Adapters adapters(model, engine::whole_stage(model),
                               {2, 32.0, engine::adapter_targets()}, at::kFloat);
     adapters.init_random(9);
     engine::save_adapters(adapters, path("adapter"), "model");

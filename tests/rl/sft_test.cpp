@@ -19,6 +19,7 @@
 #include "tests/support/local_attention.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_model.h"
 
 using namespace ringside;
 namespace fs = std::filesystem;
@@ -159,8 +160,8 @@ TEST_CASE("the loss on held-out documents is that of each document, at every lay
     test::LocalAttention attention({static_cast<int64_t>(document.ids.size())});
     const auto ids = at::tensor(document.ids, at::kLong);
     const auto hidden = decoder.forward(ids, at::arange(ids.numel()), attention);
-    const auto logits =
-        decoder.logits(hidden.index_select(0, at::tensor(document.entries.source, at::kLong)));
+    const auto logits = test::logits_of(
+        decoder, hidden.index_select(0, at::tensor(document.entries.source, at::kLong)));
     const auto logprobs = logits.log_softmax(-1).gather(
         1, at::tensor(document.entries.target, at::kLong).unsqueeze(1));
     sum -= logprobs.sum().item<double>();

@@ -2,6 +2,9 @@
 // norms.
 #pragma once
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
 #include "engine/models/decoder.h"
 
 namespace ringside::test {
@@ -89,6 +92,13 @@ inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::Sca
   engine::Decoder decoder(config, dtype);
   decoder.init_random(seed, std);
   return decoder;
+}
+
+// Logits of hidden states [n, E] without autograd: [n, V] in fp32, of fp64 models in fp64.
+inline at::Tensor logits_of(const engine::Decoder& decoder, const at::Tensor& hidden_nE) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits_nV = at::linear(hidden_nE, decoder.materialize().head_VE);
+  return decoder.compute_dtype() == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 
 // A decoder with the parameters of another, in other storage.
