@@ -29,6 +29,7 @@ struct MultimodalType {
   bool normalises_weights = false;
 };
 
+// All of them.
 std::span<const MultimodalType> multimodal_types();
 
 // The entry of a model_type; nullptr: there is none of this name.

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "engine/architectures/quantisation_fields.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -101,12 +103,9 @@ void refuse_unread_quantisation(const JsonObject& json, bool mxfp4) {
   if (!quantised) {
     return;
   }
-  const std::string method = quantised->text("quant_method").value_or("");
-  const std::string type = quantised->text("bnb_4bit_quant_type").value_or("");
-  if (!(method == "bitsandbytes" && type == "nf4") && !(mxfp4 && method == "mxfp4")) {
-    json.refuse("quantization_config", "is " + quantised->json().dump() +
-                                           ", expected none, or bitsandbytes' nf4" +
-                                           (mxfp4 ? ", or mxfp4" : ""));
+  const std::string problem = quantisation_problem(*quantised, mxfp4);
+  if (!problem.empty()) {
+    json.refuse("quantization_config", problem);
   }
 }
 

@@ -31,7 +31,7 @@ struct FieldDefaults {
 // Throws: std::runtime_error naming file and key on a missing or impossible value.
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& config);
 
-// Refuses quantised weights other than bitsandbytes' nf4, or MXFP4 where it is allowed.
+// Refuses quantised weights that are not read, by quantisation_problem().
 void refuse_unread_quantisation(const JsonObject& json, bool mxfp4);
 
 // Refuses another value of `key` than the expected one, which a missing key means. why: the end of

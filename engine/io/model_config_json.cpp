@@ -69,13 +69,14 @@ void refuse_modelopt(const fs::path& file, const JsonObject& config) {
     return;
   }
   const auto quantised = JsonObject::read(file).object("quantization");
-  const auto format = quantised ? quantised->text("quant_algo") : std::nullopt;
+  const auto format =
+      quantised ? quantised->text("quant_algo") : std::optional<std::string>("unknown");
   if (format) {
     config.refuse("quantization_config",
-                  "is missing, but " + file.filename().string() + " beside it says quant_algo " +
-                      *format +
-                      ": weights that ModelOpt quantised cannot be read; expected the model that "
-                      "they were made from");
+                  "is missing, but " + file.filename().string() +
+                      " beside it says that ModelOpt quantised the weights (quant_algo " + *format +
+                      "), which are not read; train the unquantised model that they were made "
+                      "from");
   }
 }
 
@@ -150,7 +151,9 @@ nlohmann::ordered_json with_text_part(nlohmann::ordered_json all, nlohmann::orde
   if (is_flat || all[kText].contains("model_type")) {
     text.erase("model_type");
   }
+  all.erase("quantization_config");  // weights are saved as numbers
   nlohmann::ordered_json& target = is_flat ? all : all[kText];
+  target.erase("quantization_config");
   const nlohmann::ordered_json before = target;
   keep_mrope(before, text);
   target.merge_patch(text);
@@ -164,9 +167,30 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
 }
 
+// Models that cannot be read, where config.json alone does not tell or is not there.
+void refuse_other_formats(const fs::path& path) {
+  if (const std::string problem = gguf_problem(path); !problem.empty()) {
+    throw std::runtime_error(problem);
+  }
+}
+
 }  // namespace
 
+std::string gguf_problem(const fs::path& path) {
+  fs::path found = path.extension() == ".gguf" ? path : fs::path();
+  if (fs::is_directory(path) && !fs::exists(path / "config.json")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      found = entry.path().extension() == ".gguf" ? entry.path() : found;
+    }
+  }
+  return found.empty() ? ""
+                       : found.string() +
+                             " is a GGUF file, expected a Hugging Face directory; convert it with "
+                             "recipes/from_gguf.py FILE.gguf DIRECTORY";
+}
+
 ModelConfig load_model_config(const fs::path& dir_or_file) {
+  refuse_other_formats(dir_or_file);
   const fs::path file = fs::is_directory(dir_or_file) ? dir_or_file / "config.json" : dir_or_file;
   const JsonObject json = JsonObject::read(file);
   const ModelFields fields = fields_of(json);

@@ -23,6 +23,7 @@ inline constexpr const char* kStackedDown = "mlp.experts.down_proj";
 // Thread safety: immutable.
 class StackedExperts {
  public:
+  // As the configuration's on_disk.stacks says.
   explicit StackedExperts(const ModelConfig& config)
       : count_(config.experts.count),
         hidden_(config.hidden_size),

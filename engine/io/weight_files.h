@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/architectures/quantisation_fields.h"
 #include "engine/io/safetensors.h"
 #include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
@@ -50,8 +51,9 @@ class WeightFiles {
   // Throws: std::runtime_error as SafetensorsFile.
   static WeightFiles of_file(const std::filesystem::path& file);
 
-  // Names not yet taken. A tensor in bitsandbytes' nf4 form or in MXFP4 is one name, without its
-  // parts.
+  // Names not yet taken. Those of a model that was saved without its head (Qwen3-Embedding) get the
+  // "model." that they lack. A tensor in bitsandbytes' nf4 form, in MXFP4 or in FP8 is one name,
+  // without its parts.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
 
@@ -91,10 +93,16 @@ class WeightFiles {
   void rename(const std::string& beginning, const std::string& replacement);
   void split_stacks(const ModelConfig& config);
   void split_stack(const std::string& name, const ModelConfig& config);
+  // Puts "model." before names that lack it, as files of a model without head do.
+  void complete_names();
   void hide_nf4_parts();
   // Names the unpacked tensors in place of their blocks.
   void hide_mxfp4_parts();
+  // Keeps the scales of FP8 matrices apart, and drops those of activations.
+  void hide_fp8_scales();
+  ScaleBlock fp8_block_of(const std::string& name) const;
   bool is_nf4(const std::string& name) const;
+  bool is_fp8(const std::string& name) const { return fp8_scales_.contains(name); }
   bool is_mxfp4(const std::string& name) const { return mxfp4_scales_.contains(name); }
   // Throws: std::runtime_error naming a packed tensor that is wrong.
   std::vector<int64_t> shape_of(const std::string& name) const;
@@ -109,7 +117,9 @@ class WeightFiles {
   std::map<std::string, Place> places_;
   std::map<std::string, Place> nf4_parts_;  // of tensors in places_
   std::map<std::string, Place>
-      mxfp4_scales_;  // of tensors in places_, whose places are the blocks'
+      mxfp4_scales_;                         // of tensors in places_, whose places are the blocks'
+  std::map<std::string, Place> fp8_scales_;  // of tensors in places_
+  ScaleBlock fp8_block_;                     // of quantization_config in config.json
 };
 
 }  // namespace ringside::engine

@@ -43,7 +43,7 @@ SAMPLE = ("HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-7B-Instruct-1M", 
           "Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3.5-35B-A3B", "MiniMaxAI/MiniMax-M2.5", "allenai/Olmo-3.1-32B-Instruct",
           "ibm-granite/granite-3.3-8b-instruct", "phi-4", "Qwen/Qwen3-Coder-30B-A3B-Instruct",
           "Qwen/Qwen3-Next-80B-A3B-Instruct", "nvidia/Llama-3.1-70B-Instruct-FP8")
-READABLE = ("mxfp4",)  # formats of weights
+READABLE = ("mxfp4", "fp8")  # formats of weights
 
 
 def shrunk_rope(rope, head_dim: int, turned: float):
