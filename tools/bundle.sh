@@ -3,8 +3,10 @@
 # that they need into one archive, dist/ringside-VERSION-linux-x86_64[-cuda].tar.gz. It runs unpacked
 # anywhere on Linux x86-64 with glibc 2.36 or newer and a torch 2.11 wheel, which stays outside.
 #
-# Usage: tools/bundle.sh [--cuda]
-#   --cuda  also ringside_cuda, the GPU tests and benchmarks; needs nvcc (tools/setup.sh --cuda)
+# Usage: tools/bundle.sh [--wheel] [--cuda]
+#   --wheel  a wheel for pip in the place of the archive, without tests:
+#            dist/ringside-VERSION-py3-none-manylinux_2_NN_x86_64.whl
+#   --cuda   also ringside_cuda, the GPU tests and benchmarks; needs nvcc (tools/setup.sh --cuda)
 #
 # What stays outside, besides torch and its CUDA libraries: glibc, because the loader and it belong
 # together; libstdc++ and libgcc_s, because a process has one of each and torch takes the machine's.
@@ -57,8 +59,18 @@ newest_glibc() {
   objdump -T "$@" 2>/dev/null | sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort -uV | tail -n 1
 }
 
+# newest_symbols FOLDER: the newest version of each library's symbols that its files ask for.
+newest_symbols() {
+  local library
+  for library in GLIBC GLIBCXX GCC; do
+    find "$1/libexec" "$1/lib" -type f \( -executable -o -name '*.so*' \) -exec objdump -T {} + 2>/dev/null |
+      sed -n "s/.*[ (]\(${library}_[0-9][0-9.]*\).*/\1/p" | sort -uV | tail -n 1
+  done
+}
+
 check_files() {
   local stage=$1 newest file files missing
+  mkdir -p "$stage/tests"
   mapfile -t files < <(find "$stage/libexec" "$stage/tests" "$stage/lib" -type f \( -executable -o -name '*.so*' \))
   newest=$(newest_glibc "${files[@]}")
   [[ $(printf '%s\n%s\n' "$newest" "$kNewestGlibc" | sort -V | tail -n 1) == "$kNewestGlibc" ]] || {
@@ -125,16 +137,36 @@ wheel_libraries() {
   echo "$torch/lib:$torch/../nvidia/cu13/lib:$torch/../nvidia/nccl/lib:$arrow"
 }
 
+# make_wheel STAGE VERSION CUDA: builds the programs alone and packs them for pip.
+make_wheel() {
+  local stage=$1 version=$2 cuda=$3 newest wheel symbols targets=(ringside)
+  ((cuda)) && targets+=(ringside_cuda)
+  ninja -C build -t query ringside_parquet >/dev/null 2>&1 && targets+=(ringside_parquet)
+  say "building ${targets[*]}"
+  build_targets <(printf '%s\n' "${targets[@]}")
+  install_component wheel "$stage"
+  ((cuda)) && install_component wheel_cuda "$stage"
+  mkdir -p "$stage/tests"
+  copy_libraries "$stage"
+  copy_files "$stage"
+  newest=$(check_files "$stage" "$(wheel_libraries "$cuda")")
+  write_manifest "$stage" "$version" "$newest"
+  mapfile -t symbols < <(newest_symbols "$stage")
+  wheel=$(python3 tools/bundle/wheel.py "$stage" "$version" dist "${symbols[@]}")
+  say "$wheel: $(du -h "$wheel" | cut -f 1), unpacked $(du -sh "$stage" | cut -f 1); newest symbols: ${symbols[*]}"
+}
+
 main() {
-  local cuda=0 option version name stage lists list newest
+  local cuda=0 wheel=0 option version name stage lists list newest
   for option in "$@"; do
     case $option in
       --cuda) cuda=1 ;;
+      --wheel) wheel=1 ;;
       -h | --help)
-        sed -n "2,12s/^# \{0,1\}//p" "$0"
+        sed -n "2,14s/^# \{0,1\}//p" "$0"
         return
         ;;
-      *) die "unknown option '$option'; expected --cuda or --help" ;;
+      *) die "unknown option '$option'; expected --wheel, --cuda or --help" ;;
     esac
   done
   mkdir -p build dist
@@ -145,6 +177,12 @@ main() {
     die "cmake --preset release failed; its output is above"
   }
   version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/CMakeCache.txt)
+  if ((wheel)); then
+    stage=dist/wheel-$version
+    rm -rf "$stage"
+    make_wheel "$stage" "$version" "$cuda"
+    return
+  fi
   name=ringside-$version-linux-x86_64
   ((cuda)) && name+=-cuda
   stage=dist/$name

@@ -148,7 +148,7 @@ class Batch {
     return cache;
   }
 
-  bool is_live(std::size_t i) const { return completions_[i].finish == FinishReason::kAborted; }
+  bool is_live(std::size_t i) const { return completions_[i].finish == StopReason::kAborted; }
 
   void record(std::size_t i, int64_t id, float logprob) {
     Completion& completion = completions_[i];
@@ -159,9 +159,9 @@ class Batch {
     completion.logprobs.push_back(logprob);
     const auto& stops = params_.stop_ids;
     if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
-      completion.finish = FinishReason::kStop;
+      completion.finish = StopReason::kStop;
     } else if (static_cast<int64_t>(completion.ids.size()) == params_.max_new_tokens) {
-      completion.finish = FinishReason::kLength;
+      completion.finish = StopReason::kLength;
     }
     live_ -= is_live(i) ? 0 : 1;
   }

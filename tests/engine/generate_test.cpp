@@ -172,14 +172,14 @@ TEST_CASE("stop ids end a completion and are its last token; the rest run to the
   const auto completions = generate(decoder, prompts, {.max_new_tokens = 12, .stop_ids = {2, 5}});
   int64_t stopped = 0;
   for (const Completion& completion : completions) {
-    stopped += completion.finish == FinishReason::kStop ? 1 : 0;
+    stopped += completion.finish == StopReason::kStop ? 1 : 0;
     CHECK(completion.ids.size() == completion.logprobs.size());
     for (std::size_t t = 0; t < completion.ids.size(); ++t) {
       const bool is_stop = completion.ids[t] == 2 || completion.ids[t] == 5;
       const bool is_last = t + 1 == completion.ids.size();
-      CHECK(is_stop == (is_last && completion.finish == FinishReason::kStop));
+      CHECK(is_stop == (is_last && completion.finish == StopReason::kStop));
     }
-    CHECK((completion.finish == FinishReason::kStop || completion.ids.size() == 12));
+    CHECK((completion.finish == StopReason::kStop || completion.ids.size() == 12));
   }
   CHECK(stopped > 0);
   CHECK(stopped < 40);
@@ -191,7 +191,7 @@ TEST_CASE("an interrupt keeps the tokens so far and what had finished") {
   const auto completions = generate(decoder, kPrompts, {.max_new_tokens = 50},
                                     {.should_stop = [&] { return asked++ == 3; }});
   for (const Completion& completion : completions) {
-    CHECK(completion.finish == FinishReason::kAborted);
+    CHECK(completion.finish == StopReason::kAborted);
     CHECK(completion.ids.size() == 3);
   }
 }

@@ -53,7 +53,7 @@ python3 -m verl.trainer.main_ppo \
     actor_rollout_ref.actor.clip_ratio_low=0.2 \
     actor_rollout_ref.actor.clip_ratio_high=0.28 \
     actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean \
-    actor_rollout_ref.actor.fsdp_config.optimizer_offload=True \
+    actor_rollout_ref.actor.fsdp_config.optimizer_offload=True actor_rollout_ref.actor.entropy_from_logits_with_chunking=True \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.tensor_model_parallel_size=2 \
     actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
@@ -278,6 +278,7 @@ class InitFrom(unittest.TestCase):
         }, absent=["algorithm.clip_low", "optimizer.learning_rate", "rollout.group_size", "train.steps", "rollout.server"])
         for part in ("unknown here:\n  trainer.brand_new_switch: 3, line 49", "its value needs $HDFS_ROOT",
                      "actor_rollout_ref.actor.clip_ratio_low: 0.2, line 33: algorithm.clip_low", "start a server",
+                     "entropy_from_logits_with_chunking: True, line 36: is model.logit_chunk_mb here, of another kind",
                      "trainer.total_epochs: 15, line 48", "train.steps: 15 x the number of prompts / 256",
                      "line 9 sets NGPUS in a branch", "hf download Qwen/Qwen2.5-1.5B-Instruct"):
             self.assertIn(part, said)
@@ -373,6 +374,7 @@ class InitFrom(unittest.TestCase):
             ("f.sh", "trl grpo --beta 1\ntrl sft --packing\n", ("f.sh: starts 2 trainers, on lines 1, 2",)),
             ("g.yaml", "learning_rate: 1\nshape: round\n", ("is of no system that is known here",)),
             ("h.yaml", "base_model: m\nrl: dpo\n", ("h.yaml:2: rl: is \"dpo\", expected grpo",)),
+            ("i.sh", "deepspeed --module openrlhf.cli.train_dpo --dataset d\n", ("expected train_ppo_ray or train_sft",)),
             ("nothing.yaml", "", ("nothing.yaml:1:1",)),
         )
         for name, text, parts in cases:

@@ -1,4 +1,5 @@
-# What tools/bundle.sh installs: component `bundle` is the program and its tests, `bundle_cuda` the same for CUDA devices.
+# What tools/bundle.sh installs: component `bundle` is the program and its tests, `bundle_cuda` the same for CUDA devices;
+# `wheel` and `wheel_cuda` are the programs alone.
 # Executables look for libraries in lib/ beside their own folder. A test that was compiled with a path of this checkout, to its
 # goldens say, stays out.
 #
@@ -28,11 +29,16 @@ foreach(_target ${_programs} ${_tests})
   endif()
   set_target_properties(${_target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
   install(TARGETS ${_target} RUNTIME DESTINATION ${_folder} COMPONENT ${_component} EXCLUDE_FROM_ALL)
+  if(_target IN_LIST _programs)
+    string(REPLACE bundle wheel _alone ${_component})
+    install(TARGETS ${_target} RUNTIME DESTINATION libexec COMPONENT ${_alone} EXCLUDE_FROM_ALL)
+  endif()
   list(JOIN _labels " " _labels)
   string(APPEND _lines_${_component} "${_target} ${_folder} ${_labels}\n")
 endforeach()
 if(TARGET ringside_parquet)
   install(TARGETS ringside_parquet LIBRARY DESTINATION lib COMPONENT bundle EXCLUDE_FROM_ALL)
+  install(TARGETS ringside_parquet LIBRARY DESTINATION lib COMPONENT wheel EXCLUDE_FROM_ALL)
 endif()
 file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/bundle_targets.txt" CONTENT "${_lines_bundle}" @ONLY)
 file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/bundle_cuda_targets.txt" CONTENT "${_lines_bundle_cuda}" @ONLY)

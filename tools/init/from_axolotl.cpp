@@ -152,8 +152,8 @@ void from_axolotl(Translator& keys, int64_t processes) {
   const bool supervised = !method;
   if (method && *method != "grpo") {
     keys.mistake("rl", "is \"" + *method +
-                           "\", expected grpo, or no such key for supervised fine-tuning: learning "
-                           "from preferences is not supported");
+                           "\", expected grpo, or no such key for supervised fine-tuning (learning "
+                           "from preferences is not supported)");
     return;
   }
   const int64_t all = processes > 0 ? processes : 1;

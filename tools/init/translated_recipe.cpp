@@ -44,6 +44,12 @@ Origin origin_of(const ForeignConfig& config) {
       has_key(config, {"actor_rollout_ref."})) {
     return {System::kVerl};
   }
+  if (has_word(config, "openrlhf") && !has_word(config, "train_ppo") &&
+      !has_word(config, "train_sft")) {
+    throw std::invalid_argument(config.file +
+                                ": starts a trainer of OpenRLHF that has no counterpart; expected "
+                                "train_ppo_ray or train_sft");
+  }
   if (has_word(config, "openrlhf") ||
       has_key(config, {"pretrain", "actor.model_name_or_path", "prompt_data", "data.prompt_dataset",
                        "n_samples_per_prompt"})) {

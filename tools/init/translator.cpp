@@ -251,16 +251,22 @@ std::string Translator::our_value(const std::string& key, const std::string& tex
   return text;
 }
 
+bool Translator::fits(std::string_view ours, const std::string& text) const {
+  const rl::Slot& slot = slots_.find(ours)->second;
+  if (std::holds_alternative<rl::BoolSlot>(slot)) {
+    return as_flag(text).has_value();
+  }
+  const bool number =
+      std::holds_alternative<rl::IntegerSlot>(slot) || std::holds_alternative<rl::RealSlot>(slot);
+  return !number || as_number(text).has_value();
+}
+
 void Translator::same(std::string_view theirs, std::string_view ours) {
   if (const auto written = text(theirs)) {
-    const rl::Slot& slot = slots_.find(ours)->second;
-    const bool counts = std::holds_alternative<rl::IntegerSlot>(slot);
-    if ((counts || std::holds_alternative<rl::RealSlot>(slot)) && !as_number(*written)) {
-      mistake(theirs, "is \"" + *written + "\", expected a number");
-      return;
-    }
-    if (std::holds_alternative<rl::BoolSlot>(slot) && !as_flag(*written)) {
-      mistake(theirs, "is \"" + *written + "\", expected true or false");
+    if (!fits(ours, *written)) {
+      const bool is_flag = std::holds_alternative<rl::BoolSlot>(slots_.find(ours)->second);
+      mistake(theirs,
+              "is \"" + *written + "\", expected " + (is_flag ? "true or false" : "a number"));
       return;
     }
     std::string rest;
@@ -319,7 +325,16 @@ void Translator::translate_by_name(const ForeignValue& value) {
   const bool off = value.items.size() == 1 && as_flag(value.items[0]) == false;
   const bool on = value.items.size() == 1 && as_flag(value.items[0]) == true;
   if (is_key(ours)) {
-    same(value.key, ours);
+    std::string rest;
+    const std::string text = our_value(ours, value.text(), &rest);
+    const std::string before = value_of(ours);
+    if (!fits(ours, value.text())) {
+      list(value, LeftWhy::kNoCounterpart, "is " + ours + " here, of another kind; set it by hand");
+    } else if (!before.empty() && !equal_values(before, text)) {
+      list(value, LeftWhy::kNoCounterpart, ours + " is " + before + " already");
+    } else {
+      same(value.key, ours);
+    }
     return;
   }
   const auto colon = ours.find(": ");
