@@ -63,6 +63,7 @@ class GatheredUnit {
   // The gathers behind materialize(); null for a unit that is used where it is stored.
   ShardGather* gather() const { return gather_.get(); }
 
+  // What receives the gradients; before the first backward.
   void on_gradient(OnGradient function) { on_gradient_ = std::move(function); }
   // Calls on_gradient()'s function. For the backward.
   // Throws: c10::Error when none is set.
