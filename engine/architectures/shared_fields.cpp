@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "engine/architectures/quantisation_fields.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -15,14 +17,9 @@ void refuse_unsupported(const JsonObject& json, const FieldDefaults& defaults) {
     json.fail(defaults.activation, "is '" + act + "', expected " + expected);
   }
   if (const auto quantised = json.object("quantization_config")) {
-    const std::string method = quantised->text("quant_method").value_or("");
-    const std::string type = quantised->text("bnb_4bit_quant_type").value_or("");
-    const bool known =
-        (method == "bitsandbytes" && type == "nf4") || (defaults.mxfp4 && method == "mxfp4");
-    if (!known) {
-      json.fail("quantization_config", "is " + quantised->json().dump() +
-                                           ", expected none, or bitsandbytes' nf4" +
-                                           (defaults.mxfp4 ? ", or mxfp4" : ""));
+    const std::string problem = quantisation_problem(*quantised, defaults.mxfp4);
+    if (!problem.empty()) {
+      json.fail("quantization_config", problem);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/generate/kv_cache.h"
+#include "engine/nn/head_logits.h"
 
 namespace ringside::engine {
 namespace {
@@ -65,7 +66,7 @@ class Batch {
     for (const std::size_t i : rows_) {
       uniform.push_back(streams_[i].uniform(completions_[i].ids.size()));
     }
-    const at::Tensor logits_BV = at::linear(hidden_BE_, weights_.head_VE);
+    const at::Tensor logits_BV = head_logits(hidden_BE_, weights_.head_VE);
     const Draw draw =
         draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
                     at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);
@@ -148,7 +149,7 @@ class Batch {
     return cache;
   }
 
-  bool is_live(std::size_t i) const { return completions_[i].finish == FinishReason::kAborted; }
+  bool is_live(std::size_t i) const { return completions_[i].finish == StopReason::kAborted; }
 
   void record(std::size_t i, int64_t id, float logprob) {
     Completion& completion = completions_[i];
@@ -159,9 +160,9 @@ class Batch {
     completion.logprobs.push_back(logprob);
     const auto& stops = params_.stop_ids;
     if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
-      completion.finish = FinishReason::kStop;
+      completion.finish = StopReason::kStop;
     } else if (static_cast<int64_t>(completion.ids.size()) == params_.max_new_tokens) {
-      completion.finish = FinishReason::kLength;
+      completion.finish = StopReason::kLength;
     }
     live_ -= is_live(i) ? 0 : 1;
   }

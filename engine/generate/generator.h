@@ -14,13 +14,13 @@
 
 namespace ringside::engine {
 
-enum class FinishReason { kStop, kLength, kAborted };
+enum class StopReason { kStop, kLength, kAborted };
 
 // What was drawn for one prompt.
 struct Completion {
   std::vector<int64_t> ids;     // includes the stop token, when one was drawn
   std::vector<float> logprobs;  // one per id, under the sampling distribution (sampler.h)
-  FinishReason finish = FinishReason::kAborted;
+  StopReason finish = StopReason::kAborted;
   // With record_routes: the experts that each token but the last used in the layers with experts,
   // those of the prompt first, on the CPU. Undefined without.
   at::Tensor routes_sLK = {};

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "engine/architectures/architecture.h"
+#include "engine/architectures/quantisation_fields.h"
 #include "engine/architectures/shared_fields.h"
 #include "engine/json/json_object.h"
 
@@ -45,9 +46,18 @@ void read_fields_around(const JsonObject& around, const JsonObject& text, ModelC
   } else if (tied && *tied != c.tie_word_embeddings) {
     around.fail("tie_word_embeddings", "differs from that of text_config");
   }
+  if (const auto quantised = around.object("quantization_config")) {
+    const std::string problem = quantisation_problem(*quantised, /*mxfp4=*/false);
+    if (!problem.empty()) {
+      around.fail("quantization_config", problem);
+    }
+  }
   c.on_disk.multimodal_json = around.json().dump();
   for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     around.has(id);  // text_config's count
+  }
+  if (c.eos_token_ids.empty()) {
+    c.eos_token_ids = around.integers("eos_token_id");
   }
   refuse_unknown_multimodal_fields(around);
 }
@@ -86,6 +96,8 @@ nlohmann::ordered_json with_text_part(nlohmann::ordered_json all, nlohmann::orde
   all["dtype"] = all["torch_dtype"] = text["dtype"];
   all["tie_word_embeddings"] = text["tie_word_embeddings"];
   text.erase("architectures");
+  all.erase("quantization_config");  // weights are saved as numbers
+  all[kText].erase("quantization_config");
   all[kText].merge_patch(text);
   return all;
 }
@@ -94,9 +106,36 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
   return id ? nlohmann::ordered_json(*id) : nlohmann::ordered_json(nullptr);
 }
 
+// Models that cannot be read, where config.json alone does not tell or is not there.
+void refuse_other_formats(const fs::path& path) {
+  if (const std::string problem = gguf_problem(path); !problem.empty()) {
+    throw std::runtime_error(problem);
+  }
+  const fs::path modelopt = path / "hf_quant_config.json";
+  if (fs::exists(modelopt)) {
+    throw std::runtime_error(modelopt.string() +
+                             " says that ModelOpt quantised the weights, which are not read; train "
+                             "the unquantised model that they were made from");
+  }
+}
+
 }  // namespace
 
+std::string gguf_problem(const fs::path& path) {
+  fs::path found = path.extension() == ".gguf" ? path : fs::path();
+  if (fs::is_directory(path) && !fs::exists(path / "config.json")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      found = entry.path().extension() == ".gguf" ? entry.path() : found;
+    }
+  }
+  return found.empty() ? ""
+                       : found.string() +
+                             " is a GGUF file, expected a Hugging Face directory; convert it with "
+                             "recipes/from_gguf.py FILE.gguf DIRECTORY";
+}
+
 ModelConfig load_model_config(const fs::path& dir_or_file) {
+  refuse_other_formats(dir_or_file);
   const fs::path file = fs::is_directory(dir_or_file) ? dir_or_file / "config.json" : dir_or_file;
   const ModelFields fields = fields_of(JsonObject::read(file));
   ModelConfig config = fields.architecture->read(fields.own);

@@ -15,9 +15,13 @@ namespace ringside::engine {
 // unset. The eos ids are those of generation_config.json in the same directory when it has any,
 // because generation stops there. Throws: std::runtime_error naming file and key when a value is
 // missing, has the wrong type, is contradictory, or is not supported: another model_type, a field
-// of unknown meaning, another activation or rope type, quantised weights other than bitsandbytes'
-// nf4.
+// of unknown meaning, another activation or rope type, quantised weights other than those of
+// quantisation_problem(), a GGUF file.
 ModelConfig load_model_config(const std::filesystem::path& dir_or_file);
+
+// What to do about a model that is a GGUF file, or a directory with one and without config.json; ""
+// for other paths.
+std::string gguf_problem(const std::filesystem::path& path);
 
 // The text of a config.json that transformers 4 and 5 both read. That of a text part is the one it
 // was read from, with its fields changed. dtype: "float32", "bfloat16", ...

@@ -25,11 +25,13 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = 8;
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 8> kDtypes = {{
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kDtypes = {{
     {"F64", at::kDouble},
     {"F32", at::kFloat},
     {"BF16", at::kBFloat16},
     {"F16", at::kHalf},
+    {"F8_E4M3", at::kFloat8_e4m3fn},
+    {"F8_E8M0", at::kFloat8_e8m0fnu},
     {"I64", at::kLong},
     {"I32", at::kInt},
     {"U8", at::kByte},
@@ -60,7 +62,8 @@ at::ScalarType parse_dtype(const std::string& name) {
       return dtype;
     }
   }
-  throw std::runtime_error("dtype '" + name + "' is none of F64 F32 BF16 F16 I64 I32 U8 BOOL");
+  throw std::runtime_error("dtype '" + name +
+                           "' is none of F64 F32 BF16 F16 F8_E4M3 F8_E8M0 I64 I32 U8 BOOL");
 }
 
 std::string_view dtype_name(at::ScalarType dtype, const std::string& tensor) {
@@ -70,7 +73,7 @@ std::string_view dtype_name(at::ScalarType dtype, const std::string& tensor) {
     }
   }
   throw std::runtime_error("tensor '" + tensor + "': dtype " + c10::toString(dtype) +
-                           " is none of F64 F32 BF16 F16 I64 I32 U8 BOOL");
+                           " is none of F64 F32 BF16 F16 F8_E4M3 F8_E8M0 I64 I32 U8 BOOL");
 }
 
 // Bytes of a tensor of this shape, checked against the `limit` bytes that exist.

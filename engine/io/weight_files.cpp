@@ -6,7 +6,9 @@
 #include <cmath>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
+#include "engine/io/fp8_tensors.h"
 #include "engine/io/mxfp4_tensors.h"
 #include "engine/io/nf4_tensors.h"
 #include "engine/json/json_object.h"
@@ -26,6 +28,19 @@ std::string other_form(const fs::path& dir) {
            "lora.path (ringside logprobs: --adapter)";
   }
   return "";
+}
+
+// The block of FP8 weights that config.json beside the weights names.
+ScaleBlock stored_block(const fs::path& dir) {
+  if (!fs::exists(dir / "config.json")) {
+    return {};
+  }
+  const JsonObject config = JsonObject::read(dir / "config.json");
+  auto quantised = config.object("quantization_config");
+  if (const auto text = config.object("text_config"); text && !quantised) {
+    quantised = text->object("quantization_config");
+  }
+  return quantised ? scale_block(*quantised) : ScaleBlock{};
 }
 
 }  // namespace
@@ -70,8 +85,11 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
                              " nor " + std::string(kWeightIndexFile) + " is there" +
                              other_form(dir));
   }
+  complete_names();
   hide_nf4_parts();
   hide_mxfp4_parts();
+  fp8_block_ = stored_block(dir);
+  hide_fp8_scales();
 }
 
 WeightFiles WeightFiles::of_file(const fs::path& file) {
@@ -107,6 +125,11 @@ at::Tensor WeightFiles::read(const std::string& name) const {
     const std::vector<int64_t> shape = shape_of(name);
     return read_range(name, 0, c10::multiply_integers(shape)).view(shape);
   }
+  if (is_fp8(name)) {
+    return unpack_fp8(tensor(place), tensor(fp8_scales_.at(name)), fp8_block_of(name), 0,
+                      c10::multiply_integers(shape_of(name)))
+        .view(shape_of(name));
+  }
   if (!is_nf4(name)) {
     return tensor(place);
   }
@@ -118,6 +141,10 @@ at::Tensor WeightFiles::read(const std::string& name) const {
 }
 
 at::Tensor WeightFiles::read_range(const std::string& name, int64_t begin, int64_t end) const {
+  if (is_fp8(name)) {
+    return unpack_fp8(tensor(places_.at(name)), tensor(fp8_scales_.at(name)), fp8_block_of(name),
+                      begin, end);
+  }
   return is_mxfp4(name)
              ? unpack_mxfp4(tensor(places_.at(name)), tensor(mxfp4_scales_.at(name)), begin, end)
              : read(name).view({-1}).narrow(0, begin, end - begin);
@@ -125,6 +152,17 @@ at::Tensor WeightFiles::read_range(const std::string& name, int64_t begin, int64
 
 bool WeightFiles::is_nf4(const std::string& name) const {
   return nf4_parts_.contains(nf4_state_name(name));
+}
+
+void WeightFiles::complete_names() {
+  if (!contains("embed_tokens.weight")) {
+    return;
+  }
+  std::map<std::string, Place> complete;
+  for (const auto& [name, place] : places_) {
+    complete.emplace(name.starts_with("lm_head.") ? name : "model." + name, place);
+  }
+  places_ = std::move(complete);
 }
 
 void WeightFiles::hide_nf4_parts() {
@@ -163,13 +201,40 @@ void WeightFiles::hide_mxfp4_parts() {
   places_.merge(unpacked);
 }
 
+void WeightFiles::hide_fp8_scales() {
+  std::vector<std::string> names_of_scales;
+  for (const auto& [name, place] : places_) {
+    for (const std::string_view suffix : kFp8ScaleSuffixes) {
+      const auto scales = places_.find(name + std::string(suffix));
+      if (entry(place).dtype == at::kFloat8_e4m3fn && scales != places_.end()) {
+        fp8_scales_.emplace(name, scales->second);
+        names_of_scales.push_back(scales->first);
+        break;
+      }
+    }
+  }
+  for (const std::string& name : names_of_scales) {
+    places_.erase(name);
+  }
+  if (!fp8_scales_.empty()) {
+    std::erase_if(places_, [](const auto& entry) { return is_activation_scale(entry.first); });
+  }
+}
+
+ScaleBlock WeightFiles::fp8_block_of(const std::string& name) const {
+  return fp8_block(entry(places_.at(name)), entry(fp8_scales_.at(name)), fp8_block_);
+}
+
 const SafetensorsEntry& WeightFiles::entry(const Place& place) const {
   return files_[place.file].entries()[place.entry];
 }
 
 std::vector<int64_t> WeightFiles::shape_of(const std::string& name) const {
-  const char* form = is_nf4(name) ? "nf4" : "MXFP4";
+  const char* form = is_nf4(name) ? "nf4" : is_fp8(name) ? "FP8" : "MXFP4";
   try {
+    if (is_fp8(name)) {
+      fp8_block_of(name);  // throws where the parts do not fit
+    }
     return is_nf4(name)     ? nf4_shape(read_part(nf4_state_name(name)))
            : is_mxfp4(name) ? mxfp4_shape(entry(places_.at(name)), entry(mxfp4_scales_.at(name)))
                             : entry(places_.at(name)).shape;
@@ -191,6 +256,10 @@ std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef
            (packed ? " before packing" : "") + ", the configuration asks for " + c10::str(shape);
   }
   const at::ScalarType dtype = entry(places_.at(name)).dtype;
+  if (!is_fp8(name) && at::isFloat8Type(dtype)) {
+    return describe(name) + " is stored as FP8 without scales, expected '" + name +
+           "_scale_inv' or '" + name + "_scale'";
+  }
   if (!packed && !at::isFloatingType(dtype)) {
     return describe(name) + " has dtype " + c10::toString(dtype) +
            ", expected a floating-point one";

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/architectures/quantisation_fields.h"
 #include "engine/io/safetensors.h"
 #include "engine/layers/model_config.h"
 #include "engine/params/param_unit.h"
@@ -44,8 +45,9 @@ class WeightFiles {
   // Throws: std::runtime_error as SafetensorsFile.
   static WeightFiles of_file(const std::filesystem::path& file);
 
-  // Names not yet taken. A tensor in bitsandbytes' nf4 form or in MXFP4 is one name, without its
-  // parts.
+  // Names not yet taken. Those of a model that was saved without its head (Qwen3-Embedding) get the
+  // "model." that they lack. A tensor in bitsandbytes' nf4 form, in MXFP4 or in FP8 is one name,
+  // without its parts.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
 
@@ -75,10 +77,16 @@ class WeightFiles {
   WeightFiles() = default;
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& index_path);
+  // Puts "model." before names that lack it, as files of a model without head do.
+  void complete_names();
   void hide_nf4_parts();
   // Names the unpacked tensors in place of their blocks.
   void hide_mxfp4_parts();
+  // Keeps the scales of FP8 matrices apart, and drops those of activations.
+  void hide_fp8_scales();
+  ScaleBlock fp8_block_of(const std::string& name) const;
   bool is_nf4(const std::string& name) const;
+  bool is_fp8(const std::string& name) const { return fp8_scales_.contains(name); }
   bool is_mxfp4(const std::string& name) const { return mxfp4_scales_.contains(name); }
   // Throws: std::runtime_error naming a packed tensor that is wrong.
   std::vector<int64_t> shape_of(const std::string& name) const;
@@ -93,7 +101,9 @@ class WeightFiles {
   std::map<std::string, Place> places_;
   std::map<std::string, Place> nf4_parts_;  // of tensors in places_
   std::map<std::string, Place>
-      mxfp4_scales_;  // of tensors in places_, whose places are the blocks'
+      mxfp4_scales_;                         // of tensors in places_, whose places are the blocks'
+  std::map<std::string, Place> fp8_scales_;  // of tensors in places_
+  ScaleBlock fp8_block_;                     // of quantization_config in config.json
 };
 
 }  // namespace ringside::engine

@@ -28,7 +28,6 @@ class ExpertMlp final : public ChannelMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   Routing routing() const override { return {experts_.count, experts_.per_token}; }
-  int64_t active_width() const override { return experts_.per_token * experts_.intermediate_size; }
   Cost cost(const MixerShape& shape) const override;
 
  private:

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "engine/layers/mlp_tiles.h"
 #include "engine/nn/swiglu.h"
 
@@ -41,16 +39,15 @@ Support GatedMlp::supports(Feature feature) const {
 // It saves gate, up and their product. At the peak there is the down projection's gradient; with
 // tiles, those of all three and a tile's, and a tile's input and output beside the whole.
 Cost GatedMlp::cost(const MixerShape& shape) const {
-  const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
-  const int64_t rows = tile > 0 ? std::min(tile, s) : s;
-  const int64_t tile_in_out = tile > 0 ? (s + 2 * rows) * hidden_ : 0;
+  const TiledRows at_peak = tiled_rows(shape, hidden_);
+  const int64_t s = shape.tokens, rows = at_peak.rows;
   Cost cost;
   cost.saved = 3 * s * size_ * shape.compute;
   cost.recomputed = 3 * rows * size_ * shape.compute;
-  cost.flowing = (2 * rows * size_ + tile_in_out) * shape.compute;
+  cost.flowing = (2 * rows * size_ + at_peak.elements) * shape.compute;
   const int64_t matrix = size_ * hidden_;
   cost.weights = 3 * matrix;
-  cost.gradients = (tile > 0 ? 5 : 1) * matrix;
+  cost.gradients = (at_peak.tiled ? 5 : 1) * matrix;
   cost.unpacked = 4 * matrix;  // gate and up, each for itself and joined
   return cost;
 }

@@ -24,7 +24,6 @@ class GatedMlp final : public ChannelMixer {
   // down(activation(gate x) * up x), in tiles of rows if the pass asks for them. Not collective.
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
-  int64_t active_width() const override { return size_; }
   Cost cost(const MixerShape& shape) const override;
   // Of all rows at once.
   at::Tensor of_rows(const at::Tensor& x_sE, const LayerPass& pass) const;

@@ -111,9 +111,6 @@ class ChannelMixer {
   // Where it sends each token.
   virtual Routing routing() const { return {}; }
 
-  // Inner size of the MLPs that a token uses, but for one that every token uses beside experts.
-  virtual int64_t active_width() const = 0;
-
   // Its memory in training.
   virtual Cost cost(const MixerShape& shape) const = 0;
 };

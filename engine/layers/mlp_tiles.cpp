@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "engine/nn/tiles.h"
 
 namespace ringside::engine {
@@ -35,6 +37,15 @@ at::Tensor apply_mlp(const at::Tensor& x_sE, const LayerPass& pass,
   };
   const at::Tensor path = gradient_path_in_tiles(x_sE, pass.tiles.rows, leaves, rows);
   return value.defined() ? path + value : path;
+}
+
+TiledRows tiled_rows(const MixerShape& shape, int64_t hidden) {
+  const int64_t s = shape.tokens;
+  if (shape.mlp_tile_tokens == 0) {
+    return {s};
+  }
+  const int64_t rows = std::min(shape.mlp_tile_tokens, s);
+  return {rows, (s + 2 * rows) * hidden, /*tiled=*/true};
 }
 
 }  // namespace ringside::engine

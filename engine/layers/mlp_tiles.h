@@ -5,9 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "engine/layers/cost.h"
 #include "engine/layers/layer_pass.h"
 #include "engine/layers/linear.h"
 
@@ -21,5 +23,15 @@ using RowsOfMlp = std::function<at::Tensor(const at::Tensor& x_sE, const LayerPa
 // Shapes: x_sE -> [s, E].
 at::Tensor apply_mlp(const at::Tensor& x_sE, const LayerPass& pass,
                      const std::vector<const Linear*>& linears, const RowsOfMlp& mlp);
+
+// Rows of an MLP's backward that exist at a time, for its cost().
+struct TiledRows {
+  int64_t rows = 0;  // of a tile, or all
+  // Of a tile's inputs and outputs, beside those of all rows; 0 without tiles.
+  int64_t elements = 0;
+  bool tiled = false;
+};
+// hidden: size of a row that goes in, and of one that comes out.
+TiledRows tiled_rows(const MixerShape& shape, int64_t hidden);
 
 }  // namespace ringside::engine

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "engine/layers/mlp_tiles.h"
 
 namespace ringside::engine {
@@ -36,16 +34,15 @@ Support SquaredReluMlp::supports(Feature feature) const {
 // such tensors: the gradient, twice the input, and their product. With tiles as in GatedMlp, with
 // two projections.
 Cost SquaredReluMlp::cost(const MixerShape& shape) const {
-  const int64_t s = shape.tokens, tile = shape.mlp_tile_tokens;
-  const int64_t rows = tile > 0 ? std::min(tile, s) : s;
-  const int64_t tile_in_out = tile > 0 ? (s + 2 * rows) * hidden_ : 0;
+  const TiledRows at_peak = tiled_rows(shape, hidden_);
+  const int64_t s = shape.tokens, rows = at_peak.rows;
   Cost cost;
   cost.saved = 2 * s * size_ * shape.compute;
   cost.recomputed = 2 * rows * size_ * shape.compute;
-  cost.flowing = (3 * rows * size_ + tile_in_out) * shape.compute;
+  cost.flowing = (3 * rows * size_ + at_peak.elements) * shape.compute;
   const int64_t matrix = size_ * hidden_;
   cost.weights = 2 * matrix;
-  cost.gradients = (tile > 0 ? 3 : 1) * matrix;
+  cost.gradients = (at_peak.tiled ? 3 : 1) * matrix;
   cost.unpacked = 2 * matrix;  // one projection, and its copy that joins it with none
   return cost;
 }

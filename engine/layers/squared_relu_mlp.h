@@ -21,7 +21,6 @@ class SquaredReluMlp final : public ChannelMixer {
   // down(max(up x, 0)^2), in tiles of rows if the pass asks for them. Not collective.
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
-  int64_t active_width() const override { return size_; }
   Cost cost(const MixerShape& shape) const override;
 
  private:

@@ -23,7 +23,7 @@ class CheckpointReader {
   explicit CheckpointReader(std::filesystem::path dir);
 
   const std::filesystem::path& dir() const { return dir_; }
-  const Manifest& manifest() const { return manifest_; }
+  const CheckpointManifest& manifest() const { return manifest_; }
 
   // Compares the hashes of parts reader, reader + readers, ... So `readers` ranks together check
   // each part once.
@@ -55,7 +55,7 @@ class CheckpointReader {
   void fill_slice(const std::string& name, const engine::NamedSlice& slice) const;
 
   std::filesystem::path dir_;
-  Manifest manifest_;
+  CheckpointManifest manifest_;
   std::vector<PartReader> parts_;
   std::map<std::string, Stored> tensors_;
   std::map<std::string, std::vector<Piece>> pieces_;  // in the order of their elements

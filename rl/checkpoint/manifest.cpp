@@ -59,7 +59,7 @@ std::string part_name(int64_t part, int64_t parts) {
 
 bool is_checkpoint(const fs::path& dir) { return fs::exists(dir / kManifestFile); }
 
-void write_manifest(const fs::path& dir, const Manifest& manifest) {
+void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   nlohmann::ordered_json layout = nlohmann::ordered_json::object();
   for (const auto& [name, size] : manifest.layout) {
     layout[name] = size;
@@ -81,7 +81,7 @@ void write_manifest(const fs::path& dir, const Manifest& manifest) {
   engine::sync_path(dir / kManifestFile);
 }
 
-Manifest read_manifest(const fs::path& dir) {
+CheckpointManifest read_manifest(const fs::path& dir) {
   const fs::path path = dir / kManifestFile;
   std::ifstream file(path);
   if (!file) {
@@ -94,7 +94,7 @@ Manifest read_manifest(const fs::path& dir) {
       throw std::runtime_error("format is " + json.at("format").dump() + ", expected \"" + kFormat +
                                "\"");
     }
-    Manifest manifest;
+    CheckpointManifest manifest;
     manifest.state = parse_state(json.at("state"));
     manifest.optimizer_steps = json.at("optimizer_steps");
     for (const auto& [name, size] : json.at("layout").items()) {

@@ -38,7 +38,7 @@ struct EvaluationResult {
   double score() const { return metric.ends_with("loss") ? -value : value; }
 };
 
-struct Manifest {
+struct CheckpointManifest {
   TrainingState state;
   // Sizes of the mesh that saved it, by name: for people; loading does not depend on it.
   std::vector<std::pair<std::string, int64_t>> layout;
@@ -53,10 +53,10 @@ bool is_checkpoint(const std::filesystem::path& dir);
 
 // Writes DIR/manifest.json, durably.
 // Throws: std::system_error.
-void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);
+void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
 
 // The manifest of a checkpoint.
 // Throws: std::runtime_error naming the file when it is missing or not of this form.
-Manifest read_manifest(const std::filesystem::path& dir);
+CheckpointManifest read_manifest(const std::filesystem::path& dir);
 
 }  // namespace ringside::rl

@@ -14,10 +14,11 @@ void add_bridge(FieldList& fields, BridgeConfig& bridge) {
       "bridge.worker_timeout_s", bridge.worker_timeout_s, above(0),
       "a worker that sends nothing for this long is considered dead; its samples are reassigned");
   fields.real(
-      "bridge.pause_timeout_s", bridge.pause_timeout_s, Range{.low = 0, .high = 1e9, .above = true},
+      "bridge.pause_timeout_s", bridge.pause_timeout_s,
+      NumberRange{.low = 0, .high = 1e9, .above = true},
       "so is a worker that reports itself paused for this long (server unverified or loading)");
   fields.real("bridge.assignment_timeout_s", bridge.assignment_timeout_s,
-              Range{.low = 0.001, .high = 1e9},
+              NumberRange{.low = 0.001, .high = 1e9},
               "samples not sent for this long are reassigned to other workers, if any is ready");
   fields.integer("bridge.max_queued_mb", bridge.max_queued_mb, between(1, 1e9),
                  "MiB of rollouts in the trainer's memory, with those that may be sent now; beyond "

@@ -49,6 +49,7 @@ struct DataConfig {
   TextPrompts text_prompts = TextPrompts::kRaw;
   std::string system_prompt;
   std::string prompt_suffix;
+  AddSpecialTokens add_special_tokens = AddSpecialTokens::kAuto;
   OnOverlong on_overlong = OnOverlong::kError;
   bool shuffle = true;
 };

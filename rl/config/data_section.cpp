@@ -41,6 +41,10 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.prompt_suffix", data.prompt_suffix,
               "text after every prompt, or after its last user's message: \"\\nPut the answer in "
               "\\\\boxed{}.\"");
+  fields.choice("data.add_special_tokens", data.add_special_tokens,
+                "what the tokenizer puts before a text (<bos>; post_processor in tokenizer.json) "
+                "also stands before prompts that are text: auto = unless they begin with it, true, "
+                "false. Rendered messages have what their template writes");
   fields.choice("data.on_overlong", data.on_overlong,
                 "what to do with prompts above rollout.max_prompt_tokens: error, drop = leave them "
                 "out, truncate = keep the last tokens. For sft: documents above data.max_length; "

@@ -81,6 +81,8 @@ enum class ServerWeights { kAuto, kPull, kEngine, kDisk, kRestart };
 enum class ServerPause { kDrain, kAbort, kKeep };
 enum class ChatTemplate { kNone, kChatml, kLlama3, kModel };
 enum class TextPrompts { kRaw, kUser };
+// Whether prompts that are text begin with the tokenizer's special tokens. auto: unless they do.
+enum class AddSpecialTokens { kAuto, kTrue, kFalse };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
 // auto: where the prediction says that it is faster.
@@ -228,6 +230,10 @@ struct EnumNames<ChatTemplate> {
 template <>
 struct EnumNames<TextPrompts> {
   static constexpr std::array<std::string_view, 2> kNames = {"raw", "user"};
+};
+template <>
+struct EnumNames<AddSpecialTokens> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "true", "false"};
 };
 template <>
 struct EnumNames<OnOverlong> {

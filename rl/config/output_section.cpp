@@ -57,7 +57,7 @@ void add_eval(FieldList& fields, EvalConfig& eval) {
       "eval.by", eval.by,
       "what samples: embedded = the generator of rank 0, while training waits; workers = the "
       "rollout workers, with the weights of the step, before they go on with training");
-  fields.real("eval.timeout_s", eval.timeout_s, Range{.low = 0, .high = 1e9, .above = true},
+  fields.real("eval.timeout_s", eval.timeout_s, NumberRange{.low = 0, .high = 1e9, .above = true},
               "workers: an evaluation without a new completion for so many seconds is left out, "
               "with a warning");
 }

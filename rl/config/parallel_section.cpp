@@ -5,7 +5,7 @@ namespace ringside::rl {
 namespace {
 
 void add_parallel(FieldList& fields, ParallelConfig& parallel) {
-  const Range size = between(1, 65536);
+  const NumberRange size = between(1, 65536);
   fields.integer("parallel.data_parallel_replicate_size", parallel.data_parallel_replicate_size,
                  between(0, 65536),
                  "copies of the sharded model, each with its own micro-batches; 0 = as many as the "

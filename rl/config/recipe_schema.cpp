@@ -17,8 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 template <class T>
-void add_range(Json& json, const Range& range) {
-  const Range unbounded;
+void add_range(Json& json, const NumberRange& range) {
+  const NumberRange unbounded;
   if (range.low != unbounded.low) {
     json[range.above ? "exclusiveMinimum" : "minimum"] = static_cast<T>(range.low);
   }

@@ -21,9 +21,9 @@ void add_sampling(FieldList& fields, RolloutConfig& rollout) {
   fields.integer("rollout.max_completion_tokens", rollout.max_completion_tokens, at_least(1),
                  "sampling stops here, with finish reason \"length\"");
   fields.real("rollout.temperature", rollout.temperature,
-              Range{.low = 0, .high = 10, .above = true},
+              NumberRange{.low = 0, .high = 10, .above = true},
               "sampling temperature; the trainer computes log-probs at the same temperature");
-  fields.real("rollout.top_p", rollout.top_p, Range{.low = 0, .high = 1, .above = true},
+  fields.real("rollout.top_p", rollout.top_p, NumberRange{.low = 0, .high = 1, .above = true},
               "nucleus sampling; 1 = off");
   fields.integer("rollout.top_k", rollout.top_k, at_least(0),
                  "sample among the k most likely tokens; 0 = off");
@@ -68,7 +68,7 @@ void add_reward_options(FieldList& fields, RewardOptionsConfig& options) {
       "python: processes that are kept for each function; a batch is divided among them");
   fields.real(
       "rollout.reward_options.python_timeout_s", options.python_timeout_s,
-      Range{.low = 0, .high = 86400, .above = true},
+      NumberRange{.low = 0, .high = 86400, .above = true},
       "python: seconds that a call may take; then its process is killed, and started again");
 }
 
@@ -115,9 +115,11 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
       "workers that `ringside run` starts; an embedded one makes its share of a step in one batch");
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024),
                  "CPU threads of each worker");
-  fields.integer("rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
-                 "after so many steps in a row in which no sample has a score (a reward that "
-                 "fails), the run saves a checkpoint and ends with exit code 1; 0 = never");
+  fields.integer(
+      "rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
+      "after so many steps in a row in which no sample has a score (a reward that "
+      "fails), the run saves a checkpoint and ends with exit code 1, as a shorter run in which no "
+      "step had one does; 0 = never");
 }
 
 }  // namespace

@@ -70,14 +70,14 @@ std::vector<Field> arranged(std::vector<Field> fields, std::size_t prefix) {
 
 }  // namespace
 
-bool Range::holds(double value) const {
+bool NumberRange::holds(double value) const {
   const bool over = above ? value > low : value >= low;
   const bool under = below ? value < high : value <= high;
   return over && under;
 }
 
-std::string Range::describe() const {
-  const Range unbounded;
+std::string NumberRange::describe() const {
+  const NumberRange unbounded;
   const auto bound = [](double value) {
     return value == std::trunc(value) ? number_text(static_cast<int64_t>(value))
                                       : number_text(value);

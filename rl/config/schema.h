@@ -18,7 +18,7 @@
 namespace ringside::rl {
 
 // An interval of numbers; `above` excludes the lower end, `below` the upper.
-struct Range {
+struct NumberRange {
   double low = -std::numeric_limits<double>::max();
   double high = std::numeric_limits<double>::max();
   bool above = false;
@@ -32,11 +32,11 @@ struct Range {
 
 struct IntegerSlot {
   int64_t* value;
-  Range range;
+  NumberRange range;
 };
 struct RealSlot {
   double* value;
-  Range range;
+  NumberRange range;
 };
 struct BoolSlot {
   bool* value;

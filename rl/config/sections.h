@@ -20,19 +20,21 @@
 
 namespace ringside::rl {
 
-// Bounds of a number.
-inline Range at_least(double low) { return Range{.low = low}; }
-inline Range above(double low) { return Range{.low = low, .above = true}; }
-inline Range between(double low, double high) { return Range{.low = low, .high = high}; }
+// NumberRange of a number.
+inline NumberRange at_least(double low) { return NumberRange{.low = low}; }
+inline NumberRange above(double low) { return NumberRange{.low = low, .above = true}; }
+inline NumberRange between(double low, double high) {
+  return NumberRange{.low = low, .high = high};
+}
 
 // Collects the rows of all sections, in the order of configs/defaults.yaml.
 class FieldList {
  public:
   // Each adds the row of a key: its member, its bounds or names, its sentence.
-  void integer(std::string key, int64_t& value, Range range, std::string sentence) {
+  void integer(std::string key, int64_t& value, NumberRange range, std::string sentence) {
     add(std::move(key), IntegerSlot{&value, range}, std::move(sentence));
   }
-  void real(std::string key, double& value, Range range, std::string sentence) {
+  void real(std::string key, double& value, NumberRange range, std::string sentence) {
     add(std::move(key), RealSlot{&value, range}, std::move(sentence));
   }
   void flag(std::string key, bool& value, std::string sentence) {

@@ -9,7 +9,7 @@ namespace ringside::rl {
 namespace {
 
 void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
-  const Range decay{.low = 0, .high = 1, .below = true};
+  const NumberRange decay{.low = 0, .high = 1, .below = true};
   fields.real("optimizer.learning_rate", optimizer.learning_rate, between(0, 1),
               "AdamW's peak learning rate");
   fields.choice("optimizer.lr_schedule", optimizer.lr_schedule,

@@ -54,6 +54,8 @@ class ChatFormat {
   ChatFormat(ChatFormat&&) noexcept;
 
   ChatTemplate kind() const { return data_.chat_template; }
+  // data.add_special_tokens: of texts that are no conversations.
+  AddSpecialTokens add_special_tokens() const { return data_.add_special_tokens; }
 
   // The conversation for completion: up to the beginning of an assistant's message.
   // Blocks: with data.chat_template model, at most timeout_s and the start of the process.

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/data/prompt_tokens.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -11,8 +13,14 @@ std::string tokens_of(int64_t count) {
   return std::to_string(count) + (count == 1 ? " token" : " tokens");
 }
 
-std::string limit_text(const PromptLimit& limit) {
-  return "rollout.max_prompt_tokens = " + std::to_string(limit.max_tokens);
+std::string limit_text(const PromptRules& rules) {
+  return "rollout.max_prompt_tokens = " + std::to_string(rules.max_tokens);
+}
+
+PromptTokens encoded(const Prompt& prompt, const PromptRules& rules,
+                     const engine::Tokenizer& tokenizer) {
+  const auto add = prompt.is_chat ? AddSpecialTokens::kFalse : rules.add_special_tokens;
+  return text_prompt_tokens(prompt.prompt, add, tokenizer);
 }
 
 // Whether the template is written in this program, and so are its markers.
@@ -44,8 +52,9 @@ void count_parts(PromptSet& set) {
 
 }  // namespace
 
-PromptLimit prompt_limit(const Config& config) {
-  return {config.rollout.max_prompt_tokens, config.data.on_overlong};
+PromptRules prompt_rules(const Config& config) {
+  return {config.rollout.max_prompt_tokens, config.data.on_overlong,
+          config.data.add_special_tokens};
 }
 
 std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& tokenizer) {
@@ -64,7 +73,7 @@ std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& 
 
 PromptSet scan_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer) {
-  const PromptLimit limit = prompt_limit(config);
+  const PromptRules rules = prompt_rules(config);
   auto data = scan_prompts(files, config);
   PromptSet set;
   set.problems = std::move(data.problems);
@@ -80,7 +89,7 @@ PromptSet scan_prompt_set(const std::string& files, const Config& config,
   for (Prompt& prompt : data.items) {
     int64_t length = 0;
     try {
-      length = static_cast<int64_t>(tokenizer.encode(prompt.prompt).size());
+      length = static_cast<int64_t>(encoded(prompt, rules, tokenizer).ids.size());
     } catch (const std::invalid_argument& error) {
       set.problems.push_back(prompt.place + ": " + error.what());
       continue;
@@ -89,27 +98,27 @@ PromptSet scan_prompt_set(const std::string& files, const Config& config,
       set.problems.push_back(prompt.place + ": the prompt has 0 tokens, expected at least 1");
       continue;
     }
-    if (length > limit.max_tokens) {
+    if (length > rules.max_tokens) {
       first_overlong += set.overlong++ == 0 ? prompt.place + " has " + tokens_of(length) : "";
-      if (limit.on_overlong != OnOverlong::kTruncate) {
+      if (rules.on_overlong != OnOverlong::kTruncate) {
         continue;
       }
     }
-    set.longest = std::max(set.longest, std::min(length, limit.max_tokens));
+    set.longest = std::max(set.longest, std::min(length, rules.max_tokens));
     set.prompts.push_back(std::move(prompt));
   }
-  if (set.overlong > 0 && limit.on_overlong == OnOverlong::kError) {
+  if (set.overlong > 0 && rules.on_overlong == OnOverlong::kError) {
     set.problems.push_back(
-        describe_overlong(set, limit) + " (the first at " + first_overlong +
+        describe_overlong(set, rules) + " (the first at " + first_overlong +
         "); expected a higher rollout.max_prompt_tokens, or data.on_overlong drop or truncate");
   } else if (set.prompts.empty() && set.problems.empty()) {
-    set.problems.push_back("no prompt is left: " + describe_overlong(set, limit));
+    set.problems.push_back("no prompt is left: " + describe_overlong(set, rules));
   }
   count_parts(set);
   for (const OrderPart& part : set.parts) {
     if (part.weight > 0 && part.size == 0 && set.problems.empty()) {
       set.problems.push_back("a data file with a weight has no prompt left: " +
-                             describe_overlong(set, limit));
+                             describe_overlong(set, rules));
     }
   }
   return set;
@@ -124,14 +133,14 @@ PromptSet load_prompt_set(const std::string& files, const Config& config,
   return set;
 }
 
-std::string describe_overlong(const PromptSet& set, const PromptLimit& limit) {
+std::string describe_overlong(const PromptSet& set, const PromptRules& rules) {
   if (set.overlong == 0) {
     return "";
   }
   const std::string text = std::to_string(set.overlong) + " of " + std::to_string(set.lines) +
                            " prompts " + (set.overlong == 1 ? "is" : "are") + " longer than " +
-                           limit_text(limit);
-  switch (limit.on_overlong) {
+                           limit_text(rules);
+  switch (rules.on_overlong) {
     case OnOverlong::kError:
       return text;
     case OnOverlong::kDrop:
@@ -142,17 +151,18 @@ std::string describe_overlong(const PromptSet& set, const PromptLimit& limit) {
   throw std::invalid_argument("unknown data.on_overlong");
 }
 
-std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit,
+std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer) {
-  auto ids = tokenizer.encode(prompt.prompt);
+  auto [ids, special] = encoded(prompt, rules, tokenizer);
   const auto length = static_cast<int64_t>(ids.size());
-  const bool cut = length > limit.max_tokens && limit.on_overlong == OnOverlong::kTruncate;
-  if (length < 1 || (length > limit.max_tokens && !cut)) {
+  const bool cut = length > rules.max_tokens && rules.on_overlong == OnOverlong::kTruncate;
+  if (length < 1 || (length > rules.max_tokens && !cut)) {
     throw std::runtime_error("prompt " + prompt.id + " has " + tokens_of(length) +
-                             ", expected 1 to " + limit_text(limit));
+                             ", expected 1 to " + limit_text(rules));
   }
   if (cut) {
-    ids.erase(ids.begin(), ids.end() - limit.max_tokens);
+    const auto begin = ids.begin() + std::min(special, rules.max_tokens);
+    ids.erase(begin, begin + (length - rules.max_tokens));
   }
   return ids;
 }

@@ -11,13 +11,15 @@
 
 namespace ringside::rl {
 
-// Longest allowed prompt, and the handling of longer ones.
-struct PromptLimit {
+// How prompts become token ids: the longest allowed one, the handling of longer ones, special
+// tokens before text.
+struct PromptRules {
   int64_t max_tokens = 0;
   OnOverlong on_overlong = OnOverlong::kError;
+  AddSpecialTokens add_special_tokens = AddSpecialTokens::kAuto;
 };
-// rollout.max_prompt_tokens and data.on_overlong.
-PromptLimit prompt_limit(const Config& config);
+// rollout.max_prompt_tokens, data.on_overlong and data.add_special_tokens.
+PromptRules prompt_rules(const Config& config);
 
 // The prompts of data files. They depend only on the files, the tokenizer and the configuration, so
 // all workers and the trainer's evaluation see the same prompts at the same indices.
@@ -42,12 +44,13 @@ PromptSet load_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
 // "3 of 900 prompts are longer than rollout.max_prompt_tokens = 512: dropped"; "" when none is.
-std::string describe_overlong(const PromptSet& set, const PromptLimit& limit);
+std::string describe_overlong(const PromptSet& set, const PromptRules& rules);
 
-// The prompt's token ids; with on_overlong truncate the last limit.max_tokens of them.
-// Throws: std::runtime_error naming the prompt when it has no token, or too many and is not
-// truncated; std::invalid_argument for a text that the tokenizer cannot encode.
-std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptLimit& limit,
+// The prompt's token ids, by text_prompt_tokens() for text and without special tokens for rendered
+// messages; with on_overlong truncate rules.max_tokens of them: added special tokens and the last
+// of the text. Throws: std::runtime_error naming the prompt when it has no token, or too many and
+// is not truncated; std::invalid_argument for a text that the tokenizer cannot encode.
+std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer);
 
 // The problem of the template's markers under this tokenizer; "" when each marker is one token.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "rl/data/prompt_tokens.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -46,9 +48,9 @@ void append_piece(TokenizedExample& example, const ChatPiece& piece,
 }
 
 TokenizedExample tokenize_completion(const SftExample& example, const engine::Tokenizer& tokenizer,
-                                     const std::vector<int64_t>& eos) {
+                                     const std::vector<int64_t>& eos, AddSpecialTokens add) {
   TokenizedExample result;
-  append(result, tokenizer.encode(example.prompt), std::string::npos);
+  append(result, text_prompt_tokens(example.prompt, add, tokenizer).ids, std::string::npos);
   if (result.ids.empty()) {
     throw std::runtime_error(
         "the prompt is empty; the first completion token would have nothing to follow");
@@ -125,7 +127,7 @@ TokenizedExample tokenize_example(const SftExample& example, const engine::Token
                                   const std::vector<int64_t>& eos, ChatFormat& chat) {
   TokenizedExample result;
   if (example.conversation.empty()) {
-    result = tokenize_completion(example, tokenizer, eos);
+    result = tokenize_completion(example, tokenizer, eos, chat.add_special_tokens());
   } else if (chat.kind() == ChatTemplate::kModel) {
     result = tokenize_rendered(chat.render(example.conversation), tokenizer);
   } else {

@@ -18,7 +18,8 @@ struct TokenizedExample {
   int64_t learned_tokens() const;
 };
 
-// Tokenizes one example. {"prompt", "completion"}: the completion is learned. It ends with an
+// Tokenizes one example. {"prompt", "completion"}: the prompt is text_prompt_tokens(), and the
+// completion, which gets no special tokens, is learned. It ends with an
 // end-of-sequence id; eos.front() is added if the text does not end with one. A conversation: the
 // ids of the rendered text as one call of the tokenizer gives them. Every token that holds a byte
 // of what the assistant said, and its end marker, is learned, as in transformers' assistant mask.

@@ -9,6 +9,7 @@
 
 #include "rl/config/eval_sets.h"
 #include "rl/data/prompt_set.h"
+#include "rl/data/prompt_tokens.h"
 #include "rl/data/record_set.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/sft_file.h"
@@ -149,9 +150,17 @@ void check_positions(const std::string& key, int64_t longest, const Config& conf
 }
 
 // The beginning of the first prompt as the model gets it, on one line.
-std::string first_prompt(const std::string& key, const PromptSet& set) {
+std::string first_prompt(const std::string& key, const PromptSet& set, const Config& config,
+                         const engine::Tokenizer& tokenizer) {
   constexpr std::size_t kShown = 400;
-  const std::string& text = set.prompts.front().prompt;
+  const Prompt& first = set.prompts.front();
+  const auto special =
+      first.is_chat
+          ? 0
+          : text_prompt_tokens(first.prompt, config.data.add_special_tokens, tokenizer).special;
+  const std::string text =
+      (special > 0 ? tokenizer.decode(tokenizer.special_tokens().before, false) : "") +
+      first.prompt;
   std::size_t end = std::min(text.size(), kShown);
   while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
     --end;  // not in the middle of a character
@@ -255,7 +264,7 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
       report.notes.push_back(std::move(note));
     }
     if (!set.prompts.empty()) {
-      report.notes.push_back(first_prompt(key, set));
+      report.notes.push_back(first_prompt(key, set, config, *files.tokenizer));
       note_prompts(key, set, config, report);
       try_python_rewards(set, config, report);
       if (key == "data.train") {
@@ -263,7 +272,7 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
       }
     }
     if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {
-      report.notes.push_back(key + ": " + describe_overlong(set, prompt_limit(config)));
+      report.notes.push_back(key + ": " + describe_overlong(set, prompt_rules(config)));
     }
     check_positions(key, set.longest, config, files, report);
   } catch (const std::exception& error) {

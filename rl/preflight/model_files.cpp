@@ -234,6 +234,9 @@ std::string model_directory_problem(const fs::path& path) {
   if (!fs::exists(path)) {
     return "is " + path.string() + ", which does not exist" + hub_advice(path) + "; " + kExpected;
   }
+  if (const std::string problem = engine::gguf_problem(path); !problem.empty()) {
+    return "is " + path.string() + ": " + problem;
+  }
   if (!fs::is_directory(path)) {
     return "is the file " + path.string() + ", expected a directory (" + kExpected + ")";
   }

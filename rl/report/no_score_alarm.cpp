@@ -1,12 +1,19 @@
 #include "rl/report/no_score_alarm.h"
 
+#include <algorithm>
 #include <bit>
+#include <string_view>
 
 namespace ringside::rl {
+namespace {
+
+constexpr std::string_view kName = "alarm/no_score";
+
+}  // namespace
 
 std::vector<std::string> NoScoreAlarm::add(Metrics& metrics, bool has_score,
                                            const std::string& reason) {
-  metrics.emplace_back("alarm/no_score", has_score ? 0.0 : 1.0);
+  metrics.emplace_back(kName, has_score ? 0.0 : 1.0);
   if (has_score) {
     steps_ = 0;
     return {};
@@ -26,6 +33,28 @@ std::optional<std::string> NoScoreAlarm::end() const {
   return sentence() +
          ". The run ends after rollout.max_steps_without_score = " + std::to_string(max_steps_) +
          " of them; when the reward works again, the same command goes on";
+}
+
+std::optional<std::string> NoScoreAlarm::nothing_learned(std::span<const MetricsLine> run) const {
+  int64_t steps = 0;
+  for (const MetricsLine& line : run) {
+    const auto alarm = std::find_if(line.metrics.begin(), line.metrics.end(),
+                                    [](const auto& metric) { return metric.first == kName; });
+    if (alarm == line.metrics.end()) {
+      continue;  // the evaluation before training
+    }
+    if (alarm->second == 0.0) {
+      return std::nullopt;
+    }
+    ++steps;
+  }
+  if (steps == 0) {
+    return std::nullopt;
+  }
+  return "no sample of any step has a score (" + std::to_string(steps) + " steps)" +
+         (reason_.empty() ? "" : ": " + reason_) +
+         ". Nothing was learned; expected a reward that works. Then start again in a new run "
+         "directory";
 }
 
 std::string NoScoreAlarm::sentence() const {

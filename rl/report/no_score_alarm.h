@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "rl/report/metrics.h"
+#include "rl/report/metrics_reader.h"
 
 namespace ringside::rl {
 
@@ -22,6 +24,12 @@ class NoScoreAlarm {
 
   // Why the run must end; nullopt while it need not.
   std::optional<std::string> end() const;
+
+  // A sentence if no step of a run that has made all its steps had a score, from the run's lines of
+  // metrics.jsonl; nullopt otherwise, and for a run without steps.
+  std::optional<std::string> nothing_learned(std::span<const MetricsLine> run) const;
+  // Whether that is an error.
+  bool may_end_run() const { return max_steps_ > 0; }
 
  private:
   // "no sample of the last 3 steps has a score: REASON"

@@ -9,7 +9,7 @@ GrantedPrompts::GrantedPrompts(const Config& config, PromptSet prompts, engine::
     : prompts_(std::move(prompts)),
       order_(prompts_.parts, static_cast<uint64_t>(config.seed), config.data.shuffle),
       tokenizer_(std::move(tokenizer)),
-      limit_(prompt_limit(config)) {}
+      rules_(prompt_rules(config)) {}
 
 const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
   // Number of cached prompts; the samples of a group arrive close together.
@@ -22,7 +22,7 @@ const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
     }
     std::vector<int64_t> ids;
     try {
-      ids = prompt_ids(prompts_.prompts[index], limit_, tokenizer_);
+      ids = prompt_ids(prompts_.prompts[index], rules_, tokenizer_);
     } catch (const std::exception&) {
       ids.clear();  // the worker has the same error and logs it
     }

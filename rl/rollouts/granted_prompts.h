@@ -32,7 +32,7 @@ class GrantedPrompts {
   PromptSet prompts_;
   DataOrder order_;
   engine::Tokenizer tokenizer_;
-  PromptLimit limit_;
+  PromptRules rules_;
   // Token ids of recently requested prompts; empty: cannot be encoded.
   std::map<int64_t, std::vector<int64_t>> ids_;
 };

@@ -115,7 +115,7 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
   std::vector<std::vector<int64_t>> held_out_ids;
   for (const HeldOutSet& set : held_out.sets()) {
     for (const Prompt& prompt : set.prompts) {
-      held_out_ids.push_back(prompt_ids(prompt, prompt_limit(config), *tokenizer));
+      held_out_ids.push_back(prompt_ids(prompt, prompt_rules(config), *tokenizer));
     }
   }
   std::unique_ptr<GrantedPrompts> granted;

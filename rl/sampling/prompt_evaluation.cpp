@@ -22,7 +22,7 @@ void add_completion(PromptEvaluation& evaluation, std::size_t index,
   }
   result.rewards.push_back(scored.scores.total);
   result.lengths.push_back(static_cast<int64_t>(scored.completion.ids.size()));
-  result.truncated += scored.completion.finish == engine::FinishReason::kLength ? 1 : 0;
+  result.truncated += scored.completion.finish == engine::StopReason::kLength ? 1 : 0;
 }
 
 }  // namespace

@@ -79,14 +79,14 @@ RewardOptions reward_options(const RolloutConfig& config, const std::string& sto
 
 PromptScorer::PromptScorer(const Config& config, const engine::ModelConfig& model)
     : config_(config.rollout),
-      limit_(prompt_limit(config)),
+      rules_(prompt_rules(config)),
       tokenizer_(load_tokenizer(config, model)),
       stop_ids_(stop_ids(config, model, tokenizer_)),
       rewards_(config.rollout.reward,
                reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
 
 std::vector<int64_t> PromptScorer::encode(const Prompt& prompt) const {
-  return prompt_ids(prompt, limit_, tokenizer_);
+  return prompt_ids(prompt, rules_, tokenizer_);
 }
 
 std::vector<ScoredCompletion> PromptScorer::score(
@@ -103,7 +103,7 @@ std::vector<ScoredCompletion> PromptScorer::score(
     const engine::Completion& completion = scored[i].completion;
     inputs.push_back({prompts[i].prompt, scored[i].text, prompts[i].answer,
                       static_cast<int64_t>(completion.ids.size()), config_.max_completion_tokens,
-                      completion.finish == engine::FinishReason::kLength, prompts[i].columns});
+                      completion.finish == engine::StopReason::kLength, prompts[i].columns});
   }
   auto scores = rewards_.score_all(inputs, kRewardThreads);
   for (std::size_t i = 0; i < scored.size(); ++i) {

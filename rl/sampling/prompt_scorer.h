@@ -42,7 +42,7 @@ class PromptScorer {
   // with ids that the model lacks.
   PromptScorer(const Config& config, const engine::ModelConfig& model);
 
-  // The prompt's token ids: prompt_ids() with prompt_limit() of the configuration.
+  // The prompt's token ids: prompt_ids() with prompt_rules() of the configuration.
   // Throws: as prompt_ids().
   std::vector<int64_t> encode(const Prompt& prompt) const;
 
@@ -59,7 +59,7 @@ class PromptScorer {
 
  private:
   RolloutConfig config_;
-  PromptLimit limit_;
+  PromptRules rules_;
   engine::Tokenizer tokenizer_;
   std::vector<int64_t> stop_ids_;
   RewardSet rewards_;

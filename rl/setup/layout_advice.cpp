@@ -18,6 +18,7 @@
 #include "rl/config/batch_arithmetic.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
+#include "rl/setup/layer_elements.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
@@ -110,19 +111,6 @@ int64_t part_of(const UnitUse& unit, const ParallelConfig& parallel,
   return unit.elements / count * rounded_up(count, parallel.expert_parallel_size);
 }
 
-// Elements of all layers that one token is multiplied with.
-double active_elements(const std::vector<engine::DecoderLayer>& layers) {
-  double active = 0.0;
-  for (const engine::DecoderLayer& layer : layers) {
-    active += static_cast<double>(engine::elements(layer.specs()));
-    const engine::Routing routing = layer.channel_mixer().routing();
-    for (const auto& specs : layer.experts_specs()) {
-      active += static_cast<double>(engine::elements(specs) / routing.experts * routing.per_token);
-    }
-  }
-  return active;
-}
-
 // Rows that a rank sends to other ranks' experts and back, and their gradients, in a micro-batch.
 int64_t expert_row_bytes(const Config& config, const engine::ModelConfig& model, int64_t element) {
   const int64_t ranks = config.parallel.expert_parallel_size;
@@ -173,7 +161,9 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const double table = static_cast<double>(units.front().elements);
   const std::vector<engine::DecoderLayer> layers = engine::make_layers(model);
   const engine::MixerWork mixers = mixer_work(config, layers, element);
-  const double dense = 2.0 * tokens * active_elements(layers) + mixers.products;
+  const double dense =
+      2.0 * tokens * static_cast<double>(layers.size()) * mean_layer_elements(model, layers).all() +
+      mixers.products;
   const bool recomputes = config.model.recompute != Recompute::kNone;
   const bool twice = config.model.recompute == Recompute::kFull;
   StepTime time;

@@ -9,9 +9,9 @@
 #include "engine/io/hf_directory.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
-#include "engine/runner/layers_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
+#include "rl/setup/layer_elements.h"
 #include "sp/plan/method_choice.h"
 
 namespace ringside::rl {
@@ -37,30 +37,47 @@ sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelCon
   return query;
 }
 
-// A layer's time by one factoring, with its projections and MLP.
+// Seconds of a layer by one factoring: the mean over the model's layers.
 struct LayerTime {
-  sp::MethodCost method;
+  sp::MethodCost method;     // of a layer that attends
+  double mixing = 0.0;       // attention, or what passes a state, with what ranks send for it
   double gemms = 0.0;        // forward and backward, of a rank's tokens
   double projections = 0.0;  // those that the asynchronous form overlaps with its exchanges
-  double seconds() const { return method.seconds + gemms; }
+  double seconds() const { return mixing + gemms; }
 };
+
+// Of the layers that pass a state: their products of chunks, and the heads that ranks exchange.
+double state_seconds(const sp::MethodQuery& query, const engine::TokenMixer& mixer,
+                     const sp::MethodCost& method, double tokens) {
+  const engine::MixerWork work = mixer.work({.ring = method.ring,
+                                             .ulysses = method.ulysses,
+                                             .tokens = tokens,
+                                             .element = static_cast<double>(query.element_bytes),
+                                             .documents = query.document_lengths});
+  const double rate =
+      method.ulysses_crosses_nodes ? query.speed.node_bytes_per_s : query.speed.bytes_per_s;
+  return 3 * work.products / query.speed.gemm_flops_per_s + work.sent / rate;
+}
 
 LayerTime layer_time(const sp::MethodQuery& query, const engine::ModelConfig& model,
                      const sp::MethodCost& method) {
   const auto tokens = static_cast<double>(
       std::accumulate(query.document_lengths.begin(), query.document_lengths.end(), int64_t{0}));
-  const double attention_weights =
-      static_cast<double>(2 * model.hidden_size *
-                          (model.num_attention_heads + model.num_key_value_heads) * model.head_dim);
   const std::vector<engine::DecoderLayer> layers = engine::make_layers(model);
-  const int64_t mlp_width = layers[engine::largest_layer(layers)].channel_mixer().active_width();
-  const auto mlp_weights = static_cast<double>(3 * model.hidden_size * mlp_width);
+  double mixing = 0.0;
+  for (const engine::DecoderLayer& layer : layers) {
+    const engine::TokenMixer& mixer = layer.token_mixer();
+    const double of_layer =
+        mixer.flow().keys ? method.seconds : state_seconds(query, mixer, method, tokens);
+    mixing += of_layer / static_cast<double>(layers.size());
+  }
+  const LayerElements elements = mean_layer_elements(model, layers);
   // Two FLOPs a weight and token forward, four backward; each of these three products reads the
   // weights, which is what takes the time when there are few tokens.
   const double rate =
       std::max(6 * tokens / static_cast<double>(query.num_ranks) / query.speed.gemm_flops_per_s,
                3 * static_cast<double>(query.element_bytes) / query.speed.memory_bytes_per_s);
-  return {method, rate * (attention_weights + mlp_weights), rate * attention_weights};
+  return {method, mixing, rate * elements.all(), rate * elements.token_mixer};
 }
 
 std::string milliseconds(double seconds) {

@@ -30,7 +30,7 @@ class BackgroundSave {
  public:
   struct Request {
     std::filesystem::path dir;
-    Manifest manifest;  // without parts
+    CheckpointManifest manifest;  // without parts
     std::vector<engine::NamedSlice> slices;
     // Adds further files to the directory before the commit. Called by rank 0's thread, which must
     // not touch the models.

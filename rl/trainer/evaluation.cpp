@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -130,31 +129,32 @@ class WorkersEvaluator final : public Evaluator {
 
 }  // namespace
 
-Evaluation::Evaluation(TrainingRun& run, RolloutSource* source) : run_(run) {
-  if (!run.ranks().is_main() || run.config().eval.every == 0) {
+Evaluation::Evaluation(const Config& config, const RunRanks& ranks, const engine::Decoder& policy,
+                       RolloutSource* source, std::function<int()> stop_signal)
+    : config_(config), ranks_(ranks), policy_(policy) {
+  if (!ranks.is_main() || config.eval.every == 0) {
     return;
   }
-  if (run.config().eval.by == EvalBy::kWorkers) {
-    evaluator_ = std::make_unique<WorkersEvaluator>(run.config(), source,
-                                                    [&run] { return run.signal_here(); });
+  if (config.eval.by == EvalBy::kWorkers) {
+    evaluator_ = std::make_unique<WorkersEvaluator>(config, source, std::move(stop_signal));
   } else {
-    evaluator_ = std::make_unique<EmbeddedEvaluator>(run.config(), run.decoder().config());
+    evaluator_ = std::make_unique<EmbeddedEvaluator>(config, policy.config());
   }
 }
 
 Evaluation::~Evaluation() = default;
 
-bool Evaluation::is_due(int64_t step) const { return evaluation_is_due(run_.config().eval, step); }
+bool Evaluation::is_due(int64_t step) const { return evaluation_is_due(config_.eval, step); }
 
 Metrics Evaluation::metrics() const {
-  const engine::WeightView weights(run_.decoder());
+  const engine::WeightView weights(policy_);
   std::unique_ptr<engine::Decoder> copy;  // of a policy that this rank holds a part of
-  if (run_.config().eval.by == EvalBy::kEmbedded && weights.is_sharded()) {
+  if (config_.eval.by == EvalBy::kEmbedded && weights.is_sharded()) {
     const engine::WeightSink sink = [&](engine::UnitExport& units) { copy = whole_copy(units); };
-    run_.ranks().export_weights(weights, evaluator_ ? sink : engine::WeightSink());
+    ranks_.export_weights(weights, evaluator_ ? sink : engine::WeightSink());
   }
   Metrics found;
-  run_.ranks().on_main([&] { found = evaluator_->evaluate(copy ? *copy : run_.decoder()); });
+  ranks_.on_main([&] { found = evaluator_->evaluate(copy ? *copy : policy_); });
   return found;
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "rl/rollouts/rollout_source.h"
-#include "rl/trainer/training_run.h"
+#include "rl/trainer/run_ranks.h"
 
 namespace ringside::rl {
 
@@ -14,10 +15,12 @@ class Evaluator;
 class Evaluation {
  public:
   // With config.eval.every above 0, rank 0 reads the prompts and the tokenizer. source: rank 0's,
-  // whose workers sample with eval.by workers; must outlive this. Not collective.
+  // whose workers sample with eval.by workers. stop_signal: the signal that asked this process to
+  // stop, or 0; it ends the wait for workers. All references must outlive this. Not collective.
   // Throws: std::runtime_error on unusable prompts or tokenizer, and for eval.by workers with a
   // source that has none.
-  Evaluation(TrainingRun& run, RolloutSource* source);
+  Evaluation(const Config& config, const RunRanks& ranks, const engine::Decoder& policy,
+             RolloutSource* source, std::function<int()> stop_signal);
   ~Evaluation();
 
   // Whether an evaluation is due after `step` steps; step 0: before training. The same on every
@@ -35,7 +38,9 @@ class Evaluation {
   Metrics metrics() const;
 
  private:
-  TrainingRun& run_;
+  const Config& config_;
+  const RunRanks& ranks_;
+  const engine::Decoder& policy_;
   std::unique_ptr<Evaluator> evaluator_;  // only on rank 0
 };
 

@@ -14,18 +14,27 @@ constexpr const char* kCriticPart = "critic";
 
 }  // namespace
 
-Learner::Learner(TrainingRun& run)
-    : run_(run),
-      config_(run.config()),
-      reference_(make_reference(config_, run.decoder(), run.ranks().comms())) {
+Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& policy,
+                 TrainingState& state)
+    : config_(config),
+      ranks_(ranks),
+      policy_(policy),
+      state_(state),
+      reference_(make_reference(config, policy.decoder(), ranks.comms())) {
+  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
+    critic_ = std::make_unique<Critic>(config, ranks.comms());
+  }
+}
+
+std::vector<LearnerModel> Learner::checkpointed_models() {
+  std::vector<LearnerModel> models;
   if (reference_ && reference_->moves()) {
-    run.add_checkpointed_model(kReferencePart, reference_->runner());
+    models.push_back({kReferencePart, &reference_->runner()});
   }
-  if (config_.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
-    critic_ = std::make_unique<Critic>(config_, run.ranks().comms());
-    run.add_checkpointed_model(kCriticPart, critic_->runner());
-    run.add_final_model(kCriticPart, std::as_const(*critic_).model());
+  if (critic_) {
+    models.push_back({kCriticPart, &critic_->runner(), &std::as_const(*critic_).model()});
   }
+  return models;
 }
 
 RankFacts Learner::loaded_facts() const {
@@ -43,28 +52,27 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
   std::vector<LocalBatch> mini_batches;
   for (const MiniBatch& mini_batch : batch.mini_batches) {
     LocalBatch& local = mini_batches.emplace_back(
-        LocalBatch{run_.collate(mini_batch.documents), mini_batch.first_token});
+        LocalBatch{policy_.collate(mini_batch.documents), mini_batch.first_token});
     if (config_.algorithm.router_replay == RouterReplay::kRollout) {
       for (const sp::MicroBatch& micro_batch : local.micro_batches) {
-        local.routes.push_back(routes_of(micro_batch, run_.decoder().config()));
+        local.routes.push_back(routes_of(micro_batch, policy_.decoder().config()));
       }
     }
     apply_micro_batch_mean(batch.columns, mini_batches.back(), config_.algorithm.loss_aggregation,
-                           run_.ranks().comms());
+                           ranks_.comms());
   }
   return mini_batches;
 }
 
 void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
-  const ScoringModels models{run_.policy(), reference_ ? &reference_->runner() : nullptr,
+  const ScoringModels models{policy_.runner(), reference_ ? &reference_->runner() : nullptr,
                              critic_ ? &critic_->runner() : nullptr};
-  score_step(batch.columns, mini_batches, models, config_, run_.ranks().comms());
+  score_step(batch.columns, mini_batches, models, config_, ranks_.comms());
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
-  StepAdvantages advantages =
-      step_advantages(batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm,
-                      run_.state().kl_coef);
+  StepAdvantages advantages = step_advantages(
+      batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm, state_.kl_coef);
   const bool corrected = config_.algorithm.correction.mode != CorrectionMode::kNone;
   correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction)
                           : CorrectionResult{};
@@ -89,24 +97,22 @@ void Learner::choose_tokens(StepBatch& batch) const {
     const ChoicePart part{
         part_of(columns.advantage), part_of(columns.old),
         static_cast<uint64_t>(mini_batch.first_token),
-        static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + run_.state().step};
+        static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + state_.step};
     const auto of_part = loss.choose(part, config_.algorithm.loss_options());
     columns.chosen.insert(columns.chosen.end(), of_part.begin(), of_part.end());
   }
 }
 
 void Learner::observe_entropy(const UpdateResult& update) {
-  TrainingState& state = run_.adaptive_state();
-  state.entropy = update.figures["entropy"];
-  state.entropy_coef = next_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm);
+  state_.entropy = update.figures["entropy"];
+  state_.entropy_coef = next_entropy_coef(state_.entropy_coef, state_.entropy, config_.algorithm);
 }
 
 LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
-  const TrainingState& state = run_.state();
   const LossContext context{
-      state.kl_coef, acting_entropy_coef(state.entropy_coef, state.entropy, config_.algorithm),
+      state_.kl_coef, acting_entropy_coef(state_.entropy_coef, state_.entropy, config_.algorithm),
       mini_batch.loss_tokens, static_cast<int64_t>(mini_batch.documents.size()),
-      run_.ranks().comms().tensors(sp::axes::kSp).get()};
+      ranks_.comms().tensors(sp::axes::kSp).get()};
   return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
     return policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
@@ -117,24 +123,18 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
 StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch) {
   StepUpdates updates;
   updates.correction = correction_;
-  updates.kl_coef = run_.state().kl_coef;
+  updates.kl_coef = state_.kl_coef;
   const AlgorithmConfig& algorithm = config_.algorithm;
-  const bool policy_learns = !critic_ || run_.state().step >= algorithm.critic.warmup_steps;
+  const bool policy_learns = !critic_ || state_.step >= algorithm.critic.warmup_steps;
   for (int64_t iteration = 0; iteration < algorithm.num_iterations; ++iteration) {
     for (std::size_t b = 0; b < mini_batches.size(); ++b) {
       const MiniBatch& mini_batch = batch.mini_batches[b];
       if (critic_) {
-        const double rate = algorithm.critic.learning_rate * run_.learning_rate_factor();
-        try {
-          updates.critic.push_back(critic_->update(
-              mini_batches[b], batch.columns, static_cast<double>(mini_batch.loss_tokens), rate));
-        } catch (const engine::Diverged& error) {
-          run_.diverged(engine::Diverged(std::string("critic: ") + error.what()));
-        }
+        update_critic(mini_batches[b], mini_batch, batch.columns, updates);
       }
       if (policy_learns) {
         updates.policy.push_back(
-            run_.update(mini_batches[b], batch.columns, policy_loss(mini_batch)));
+            policy_.update(mini_batches[b], batch.columns, policy_loss(mini_batch)));
         observe_entropy(updates.policy.back());
       }
     }
@@ -142,15 +142,25 @@ StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const S
   return updates;
 }
 
+void Learner::update_critic(const LocalBatch& local, const MiniBatch& mini_batch,
+                            const StepColumns& columns, StepUpdates& updates) {
+  const double rate = config_.algorithm.critic.learning_rate * policy_.learning_rate_factor();
+  try {
+    updates.critic.push_back(
+        critic_->update(local, columns, static_cast<double>(mini_batch.loss_tokens), rate));
+  } catch (const engine::Diverged& error) {
+    throw engine::Diverged(std::string("critic: ") + error.what());
+  }
+}
+
 void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages) {
-  TrainingState& state = run_.adaptive_state();
   const AlgorithmConfig& algorithm = config_.algorithm;
   const double kl =
       algorithm.kl_in == KlIn::kLoss ? merged_figures(updates.policy)["kl"] : advantages.kl;
-  state.kl_coef = next_kl_coef(
-      state.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
+  state_.kl_coef = next_kl_coef(
+      state_.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
   if (reference_) {
-    reference_->follow(run_.policy(), state.step + 1);
+    reference_->follow(policy_.runner(), state_.step + 1);
   }
 }
 

@@ -1,9 +1,10 @@
 // Learner: the parts of one reinforcement-learning step on one rank, which the trainer's loop calls
-// in order. It holds the reference policy and the critic; the policy belongs to the TrainingRun.
+// in order. It trains the run's policy and owns the reference policy and the critic.
 // Collective over: the world, for every method whose comment does not say otherwise.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "rl/algorithm/correction.h"
@@ -11,8 +12,9 @@
 #include "rl/step/critic.h"
 #include "rl/step/reference_policy.h"
 #include "rl/step/score_step.h"
+#include "rl/trainer/policy_training.h"
 #include "rl/trainer/rank_agreement.h"
-#include "rl/trainer/training_run.h"
+#include "rl/trainer/run_ranks.h"
 
 namespace ringside::rl {
 
@@ -25,13 +27,24 @@ struct StepUpdates {
   double kl_coef = 0.0;  // with which the step's KL terms were multiplied
 };
 
+// A model of the learner's that checkpoints must hold.
+struct LearnerModel {
+  std::string name;
+  engine::ModelRunner* runner;
+  const engine::ValueModel* final_model = nullptr;  // null: not part of checkpoint-final
+};
+
 class Learner {
  public:
-  // Loads the reference and the critic if the configuration uses them, from the checkpoint that
-  // `run` resumed from or from their own directories. Registers both as parts of the run's
-  // checkpoints. `run` must outlive the learner. Not collective.
-  // Throws: std::runtime_error when one cannot be loaded.
-  explicit Learner(TrainingRun& run);
+  // Loads the reference and the critic if the configuration uses them, from their own directories.
+  // state: of the run; the learner sets the adaptive coefficients. All four must outlive it. Not
+  // collective.
+  // Throws: std::runtime_error when a model cannot be loaded.
+  Learner(const Config& config, const RunRanks& ranks, PolicyTraining& policy,
+          TrainingState& state);
+
+  // The critic, and a reference that follows the policy. They live as long as the learner.
+  std::vector<LearnerModel> checkpointed_models();
 
   // Weights of the reference and of the critic, where there is one, which the ranks must agree on.
   // Not collective.
@@ -39,7 +52,7 @@ class Learner {
   RankFacts loaded_facts() const;
 
   // This rank's micro-batches of every mini-batch.
-  // Throws: as TrainingRun::collate and routes_of().
+  // Throws: as PolicyTraining::collate and routes_of().
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
   // Fills the batch's columns of old log-probs, reference log-probs and values, and the routes that
@@ -52,7 +65,7 @@ class Learner {
 
   // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
   // policy's.
-  // Throws: TrainingFailed when the critic or the policy has diverged.
+  // Throws: engine::Diverged on every rank when the critic or the policy has diverged.
   StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch);
 
   // Updates the adaptive KL coefficient and the reference policy after the step. Not collective.
@@ -61,10 +74,14 @@ class Learner {
  private:
   LossFunction policy_loss(const MiniBatch& mini_batch) const;
   void choose_tokens(StepBatch& batch) const;
+  void update_critic(const LocalBatch& local, const MiniBatch& mini_batch,
+                     const StepColumns& columns, StepUpdates& updates);
   void observe_entropy(const UpdateResult& update);
 
-  TrainingRun& run_;
   const Config& config_;
+  const RunRanks& ranks_;
+  PolicyTraining& policy_;
+  TrainingState& state_;
   std::unique_ptr<ReferencePolicy> reference_;
   std::unique_ptr<Critic> critic_;
   CorrectionResult correction_;

@@ -15,7 +15,6 @@
 #include "rl/config/schema.h"
 #include "rl/trainer/checkpoint.h"
 #include "rl/trainer/source_fingerprints.h"
-#include "rl/trainer/training_run.h"
 #include "rollout_bridge/base/content_hash.h"
 
 namespace ringside::rl {
@@ -211,25 +210,25 @@ void check_ranks_agree(const RankFacts& mine, const sp::GroupRendezvous& rendezv
   refuse(sentences);
 }
 
-void check_loaded(TrainingRun& run, const std::function<RankFacts()>& more) {
-  const auto world = run.ranks().comms().control(sp::axes::kLoss);
-  if (world->size() == 1) {
+void check_loaded(const RunRanks& ranks, const std::filesystem::path& run_dir,
+                  const engine::ModelRunner& policy, const std::function<RankFacts()>& more) {
+  if (ranks.world().size() == 1) {
     return;
   }
   RankFacts facts;
-  run.ranks().on_every([&] {
-    const auto newest = latest_checkpoint(run.run_dir());
+  ranks.on_every([&] {
+    const auto newest = latest_checkpoint(run_dir);
     facts.push_back(
         {"the checkpoint to resume from", newest ? newest->filename().string() + ", manifest " +
                                                        fingerprint_of({*newest / kManifestFile})
                                                  : "none"});
-    facts.push_back(weights_fact("policy", run.policy()));
+    facts.push_back(weights_fact("policy", policy));
     if (more) {
       const RankFacts others = more();
       facts.insert(facts.end(), others.begin(), others.end());
     }
   });
-  check_ranks_agree(facts, *world);
+  check_ranks_agree(facts, ranks.world());
 }
 
 }  // namespace ringside::rl

@@ -2,19 +2,19 @@
 // started with different recipes, files or programs; training would then go wrong without an error.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
+#include "rl/trainer/run_ranks.h"
 #include "rl/trainer/training_failed.h"
 #include "sp/mesh/communicator.h"
 #include "sp/mesh/rendezvous.h"
 
 namespace ringside::rl {
-
-class TrainingRun;
 
 struct RankFact {
   std::string name;
@@ -66,9 +66,11 @@ void check_ranks_agree(const RankFacts& mine, sp::Communicator& world);
 void check_ranks_agree(const RankFacts& mine, const sp::GroupRendezvous& rendezvous,
                        const std::string& name, int64_t rank, int64_t size);
 
-// Compares what the ranks have loaded: the checkpoint to resume from, the policy's weights, and
-// what `more` returns, which may be empty. Collective over: the world. Blocks: as weights_fact().
+// Compares what the ranks have loaded: the checkpoint of run_dir to resume from, the policy's
+// weights, and what `more` returns, which may be empty. Collective over: the world. Blocks: as
+// weights_fact().
 // Throws: RanksDiffer on every rank.
-void check_loaded(TrainingRun& run, const std::function<RankFacts()>& more);
+void check_loaded(const RunRanks& ranks, const std::filesystem::path& run_dir,
+                  const engine::ModelRunner& policy, const std::function<RankFacts()>& more);
 
 }  // namespace ringside::rl

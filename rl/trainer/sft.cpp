@@ -39,41 +39,47 @@ SftBatch make_batch(std::span<const TokenizedExample> examples) {
   return batch;
 }
 
+// Ends the run when the policy has diverged. Collective over: the world.
 UpdateResult update(TrainingRun& run, const SftBatch& batch) {
-  const LocalBatch local{run.collate(batch.documents), 0};
-  return run.update(
-      local, batch.columns,
-      [](const engine::HeadOutput& output, const engine::Columns& columns, Figures& figures) {
-        return sft_loss(output.logprobs_n, output.entropy_n, columns["weight"], figures);
-      });
+  const LocalBatch local{run.policy().collate(batch.documents), 0};
+  const auto loss = [](const engine::HeadOutput& output, const engine::Columns& columns,
+                       Figures& figures) {
+    return sft_loss(output.logprobs_n, output.entropy_n, columns["weight"], figures);
+  };
+  try {
+    return run.policy().update(local, batch.columns, loss);
+  } catch (const engine::Diverged& error) {
+    run.diverged(error);
+  }
 }
 
 // Documents of one held-out set.
 class HeldOutDocuments {
  public:
-  HeldOutDocuments(TrainingRun& run, const engine::Tokenizer& tokenizer, EvalSet set)
-      : run_(run),
+  HeldOutDocuments(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
+                   const engine::Tokenizer& tokenizer, EvalSet set)
+      : config_(config),
+        ranks_(ranks),
+        policy_(policy),
         set_(std::move(set)),
-        file_(set_.files, run.config(), tokenizer, run.decoder().config().eos_token_ids),
-        size_(run.config().eval.max_prompts > 0
-                  ? std::min(run.config().eval.max_prompts, file_.size())
-                  : file_.size()) {}
+        file_(set_.files, config, tokenizer, policy.decoder().config().eos_token_ids),
+        size_(config.eval.max_prompts > 0 ? std::min(config.eval.max_prompts, file_.size())
+                                          : file_.size()) {}
 
   std::string metric() const { return set_.metric("loss"); }
 
   // Mean negative log-likelihood of all learned tokens; the same on every rank.
   // Collective over: the world.
   double loss() {
-    const Config& config = run_.config();
-    const ScoreOptions options{config.train.tokens_per_micro_batch, sequence_options(config.sp)};
+    const ScoreOptions options{config_.train.tokens_per_micro_batch, sequence_options(config_.sp)};
     double sum = 0.0;
     int64_t tokens = 0;
-    for (int64_t begin = 0; begin < size_; begin += config.train.batch_size) {
-      const int64_t end = std::min(size_, begin + config.train.batch_size);
+    for (int64_t begin = 0; begin < size_; begin += config_.train.batch_size) {
+      const int64_t end = std::min(size_, begin + config_.train.batch_size);
       std::vector<sp::Document> documents;
-      run_.ranks().on_every([&] { documents = read(begin, end); });
-      for (const std::vector<double>& logprobs : score_documents(
-               run_.policy(), documents, run_.ranks().mesh(), run_.ranks().comms(), options)) {
+      ranks_.on_every([&] { documents = read(begin, end); });
+      for (const std::vector<double>& logprobs :
+           score_documents(policy_, documents, ranks_.mesh(), ranks_.comms(), options)) {
         for (const double logprob : logprobs) {
           sum -= logprob;
           ++tokens;
@@ -98,7 +104,9 @@ class HeldOutDocuments {
     return documents;
   }
 
-  TrainingRun& run_;
+  const Config& config_;
+  const RunRanks& ranks_;
+  const engine::ModelRunner& policy_;
   EvalSet set_;
   SftFile file_;
   int64_t size_;
@@ -111,15 +119,16 @@ struct Data {
   // Of eval_sets(), if eval.every is above 0.
   std::vector<std::unique_ptr<HeldOutDocuments>> held_out;
 
-  explicit Data(TrainingRun& run) {
-    const Config& config = run.config();
-    run.ranks().on_every([&] {
+  // step: finished steps, whose examples are passed over. Collective over: the world.
+  Data(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
+       int64_t step) {
+    ranks.on_every([&] {
       tokenizer.emplace(
           engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json"));
       auto file = std::make_unique<SftFile>(config.data.sft, config, *tokenizer,
-                                            run.decoder().config().eos_token_ids);
+                                            policy.decoder().config().eos_token_ids);
       SftBatches::Options options{.batch_size = config.train.batch_size,
-                                  .first_step = run.state().step,
+                                  .first_step = step,
                                   .seed = static_cast<uint64_t>(config.seed),
                                   .shuffle = config.data.shuffle};
       if (config.train.epochs > 0) {
@@ -128,7 +137,8 @@ struct Data {
       batches.emplace(std::move(file), options);
       if (config.eval.every > 0) {
         for (EvalSet& set : eval_sets(config)) {
-          held_out.push_back(std::make_unique<HeldOutDocuments>(run, *tokenizer, std::move(set)));
+          held_out.push_back(std::make_unique<HeldOutDocuments>(config, ranks, policy, *tokenizer,
+                                                                std::move(set)));
         }
       }
     });
@@ -168,9 +178,10 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 }  // namespace
 
 void train_sft(TrainingRun& run) {
-  check_loaded(run, {});
   const Config& config = run.config();
-  Data data(run);
+  const engine::ModelRunner& policy = run.policy().runner();
+  check_loaded(run.ranks(), run.run_dir(), policy, {});
+  Data data(config, run.ranks(), policy, run.state().step);
   StageTimes times;  // what follows finish_step() counts in the next step
   evaluate_before_training(run, data, times);
   while (!run.is_over()) {

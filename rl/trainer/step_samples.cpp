@@ -24,9 +24,11 @@ std::vector<sp::Document> documents_of(const StepBatch& batch, sp::Range tokens)
 
 }  // namespace
 
-StepSamples::StepSamples(TrainingRun& run) : run_(run) {
-  if (run.ranks().is_main() && run.config().log.samples > 0) {
-    log_.emplace(open_sample_log(run.run_dir(), run.config().model.path));
+StepSamples::StepSamples(const Config& config, const RunRanks& ranks,
+                         const engine::ModelRunner& policy, const std::filesystem::path& run_dir)
+    : config_(config), ranks_(ranks), policy_(policy) {
+  if (ranks.is_main() && config.log.samples > 0) {
+    log_.emplace(open_sample_log(run_dir, config.model.path));
   }
 }
 
@@ -34,11 +36,10 @@ std::vector<double> StepSamples::logprobs() const {
   if (documents_.empty()) {
     return {};
   }
-  const ScoreOptions options{run_.config().train.tokens_per_micro_batch,
-                             sequence_options(run_.config().sp)};
+  const ScoreOptions options{config_.train.tokens_per_micro_batch, sequence_options(config_.sp)};
   std::vector<double> all;
-  for (const auto& of_document : score_documents(run_.policy(), documents_, run_.ranks().mesh(),
-                                                 run_.ranks().comms(), options, temperature_)) {
+  for (const auto& of_document :
+       score_documents(policy_, documents_, ranks_.mesh(), ranks_.comms(), options, temperature_)) {
     all.insert(all.end(), of_document.begin(), of_document.end());
   }
   return all;
@@ -52,7 +53,7 @@ void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBat
   const auto& begin = batch.columns.begin;
   std::vector<double> reward = advantages.sample_score;
   reward.resize(rollouts.size(), 0.0);  // estimator given: there are no rewards
-  const auto count = static_cast<std::size_t>(run_.config().log.samples);
+  const auto count = static_cast<std::size_t>(config_.log.samples);
   for (const std::size_t i : lowest_and_highest(reward, count)) {
     const sp::Range tokens{begin[i], begin[i + 1]};
     LoggedSample sample{&rollouts[i], {}, reward[i]};
@@ -71,7 +72,7 @@ void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBat
   before_ = logprobs();
 }
 
-void StepSamples::write() {
+void StepSamples::write(int64_t step) {
   const std::vector<double> after = logprobs();
   if (!log_ || picked_.empty()) {
     return;
@@ -86,7 +87,7 @@ void StepSamples::write() {
     samples.push_back(sample);
     next += size;
   }
-  log_->write(run_.state().step + 1, samples);
+  log_->write(step, samples);
 }
 
 }  // namespace ringside::rl

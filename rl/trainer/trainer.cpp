@@ -23,12 +23,14 @@
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
+#include "rl/report/metrics_reader.h"
 #include "rl/report/no_score_alarm.h"
 #include "rl/report/reward_alarms.h"
 #include "rl/report/stage_times.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
+#include "rl/trainer/mismatch_alarms.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/step_samples.h"
@@ -38,6 +40,16 @@
 namespace ringside::rl {
 namespace {
 
+// Loads them too, in a run that has resumed.
+void add_models(TrainingRun& run, Learner& learner) {
+  for (const LearnerModel& model : learner.checkpointed_models()) {
+    run.add_checkpointed_model(model.name, *model.runner);
+    if (model.final_model != nullptr) {
+      run.add_final_model(model.name, *model.final_model);
+    }
+  }
+}
+
 // Parts of one rank's training. All ranks construct them at the same time, however long that takes.
 struct Parts {
   std::optional<Learner> learner;
@@ -46,14 +58,19 @@ struct Parts {
   std::optional<StepSamples> samples;     // with log.samples
 
   Parts(TrainingRun& run, RolloutSource* source) {
-    run.ranks().on_every([&] {
-      learner.emplace(run);
-      evaluation.emplace(run, source);
-      if (run.ranks().is_main() && run.config().log.rollouts) {
-        rollout_log.emplace(open_rollout_log(run.run_dir(), run.config().model.path));
+    const Config& config = run.config();
+    const RunRanks& ranks = run.ranks();
+    PolicyTraining& policy = run.policy();
+    ranks.on_every([&] {
+      learner.emplace(config, ranks, policy, run.state());
+      add_models(run, *learner);
+      evaluation.emplace(config, ranks, policy.decoder(), source,
+                         [&run] { return run.signal_here(); });
+      if (ranks.is_main() && config.log.rollouts) {
+        rollout_log.emplace(open_rollout_log(run.run_dir(), config.model.path));
       }
-      if (run.config().log.samples > 0) {
-        samples.emplace(run);
+      if (config.log.samples > 0) {
+        samples.emplace(config, ranks, policy.runner(), run.run_dir());
       }
     });
   }
@@ -101,18 +118,24 @@ std::string failure_of(std::span<const bridge::Rollout> rollouts) {
   return found == rollouts.end() ? "" : found->failure;
 }
 
-// Nothing for a step without a score: an optimizer step would only decay the weights.
-StepUpdates update(Learner& learner, const std::vector<LocalBatch>& mini_batches,
+// Nothing for a step without a score: an optimizer step would only decay the weights. Ends the run
+// when a model has diverged.
+StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBatch>& mini_batches,
                    const StepBatch& batch, const StepAdvantages& advantages, bool scored) {
   if (!scored) {
     return {};
   }
-  StepUpdates updates = learner.update(mini_batches, batch);
-  learner.adapt(updates, advantages);
-  return updates;
+  try {
+    StepUpdates updates = learner.update(mini_batches, batch);
+    learner.adapt(updates, advantages);
+    return updates;
+  } catch (const engine::Diverged& error) {
+    run.diverged(error);
+  }
 }
 
 struct Alarms {
+  MismatchAlarms mismatch;
   RewardAlarms rewards;
   NoScoreAlarm no_score;
 
@@ -124,13 +147,30 @@ struct Alarms {
   }
 };
 
+// A run that has made all its steps may have been too short for end_if_due(). Collective.
+// Throws: TrainingFailed on rank 0, RankFailed on the others, unless the key allows such a run.
+void check_that_a_step_had_a_score(const TrainingRun& run, const NoScoreAlarm& alarm) {
+  if (run.stop_signal() != 0) {
+    return;
+  }
+  run.ranks().on_main([&] {
+    const auto reason = alarm.nothing_learned(read_metrics(run.run_dir() / "metrics.jsonl"));
+    if (reason && alarm.may_end_run()) {
+      throw TrainingFailed(*reason);
+    }
+    if (reason) {
+      log::warn(*reason);
+    }
+  });
+}
+
 void append(Metrics& metrics, Metrics more) {
   std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
 
 // Publishes the weights that `next_step` starts from. Collective.
-void publish(const TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
-  const engine::Decoder& policy = run.decoder();
+void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
+  const engine::Decoder& policy = run.policy().decoder();
   run.ranks().export_weights(
       run.config().lora.publish == LoraPublish::kAdapter ? engine::WeightView::adapters_of(policy)
                                                          : engine::WeightView(policy),
@@ -143,13 +183,15 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   const Config& config = run.config();
   Parts parts(run, source);
   Learner& learner = *parts.learner;
-  check_loaded(run, [&] { return learner.loaded_facts(); });
+  check_loaded(run.ranks(), run.run_dir(), run.policy().runner(),
+               [&] { return learner.loaded_facts(); });
   const Evaluation& evaluation = *parts.evaluation;
   StageTimes times;  // what follows finish_step() counts in the next step
   times.time("publish",
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
-  Alarms alarms{RewardAlarms(), NoScoreAlarm(config.rollout.max_steps_without_score)};
+  Alarms alarms{MismatchAlarms(config.model.dtype), RewardAlarms(),
+                NoScoreAlarm(config.rollout.max_steps_without_score)};
   while (!run.is_over()) {
     const auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1,
@@ -173,13 +215,13 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     });
     const bool scored = has_score(rollouts);
     const StepUpdates updates = times.time(
-        "train", [&] { return update(learner, mini_batches, batch, advantages, scored); });
+        "train", [&] { return update(run, learner, mini_batches, batch, advantages, scored); });
     if (parts.samples) {
-      times.time("samples", [&] { parts.samples->write(); });
+      times.time("samples", [&] { parts.samples->write(run.state().step + 1); });
     }
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    warn_of(add_alarms(metrics), run);
+    warn_of(alarms.mismatch.add(metrics), run);
     warn_of(alarms.rewards.add(metrics, batch.rewards, advantages.sample_score,
                                advantages.advantage, config.rollout.group_size),
             run);
@@ -201,6 +243,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     }
     alarms.end_if_due(run);
   }
+  check_that_a_step_had_a_score(run, alarms.no_score);
   run.finish();
   if (source != nullptr && run.stop_signal() == 0) {
     source->finish();

@@ -1,10 +1,8 @@
 #include "rl/trainer/training_run.h"
 
-#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <string.h>
 
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <random>
@@ -15,27 +13,15 @@
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/io/value_model_files.h"
-#include "engine/optim/lr_schedule.h"
-#include "engine/runner/collator_options.h"
 #include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/report/run_summary.h"
-#include "rl/setup/optimizer_options.h"
-#include "rl/setup/sequence_parallel.h"
 #include "rl/trainer/source_fingerprints.h"
 #include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
-#include "sp/mesh/control.h"
 
 namespace ringside::rl {
 namespace {
-
-// Number of optimizer steps in one step of the algorithm.
-int64_t updates_per_step(const Config& config) {
-  const int64_t iterations =
-      config.algorithm.task == Task::kRl ? config.algorithm.num_iterations : 1;
-  return iterations * config.train.num_mini_batches;
-}
 
 std::string new_run_id() {
   std::random_device entropy;
@@ -134,15 +120,9 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
 }
 
 void TrainingRun::load() {
-  auto decoder = load_policy(config(), compute_context(config(), ranks_.comms()));
-  decoder->set_activation_options(activation_options(config()));
-  policy_ = std::make_unique<engine::ModelRunner>(
-      std::make_unique<engine::LanguageModel>(std::move(decoder)), ranks_.comms(),
-      adamw_options(config().optimizer));
-  policy_->balance_experts(
-      {config().model.router_aux_loss_coef, config().model.router_bias_update_rate});
+  policy_.emplace(config(), ranks_, state_);
   const auto resumed = checkpoints_.resume();
-  checkpoints_.add_model("policy", *policy_);
+  checkpoints_.add_model("policy", policy_->runner());
   if (resumed) {
     state_ = *resumed;
   } else {
@@ -157,7 +137,8 @@ void TrainingRun::load() {
     state_.entropy_coef = algorithm.entropy_coef;
   }
   const std::filesystem::path& newest = checkpoints_.newest();
-  if (const std::string name = engine::first_non_finite(policy_->model().units()); !name.empty()) {
+  if (const std::string name = engine::first_non_finite(policy_->runner().model().units());
+      !name.empty()) {
     throw std::runtime_error(
         (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
         name + " are not finite");
@@ -169,45 +150,6 @@ void TrainingRun::load() {
                  start_facts(options_, ranks_.mesh()));
   }
   checkpoints_.start_clock();
-}
-
-std::vector<sp::MicroBatch> TrainingRun::collate(const std::vector<sp::Document>& documents) const {
-  const int64_t budget = config().train.tokens_per_micro_batch;
-  const auto packing = sp::plan_micro_batches(documents, ranks_.mesh().shape().dp_size(), budget,
-                                              config().sp.shared_prefix);
-  sp::check_agreement(packing.hash(), "the micro-batch plan", ranks_.world());
-  return sp::collate(
-      documents, packing, ranks_.mesh(),
-      engine::collator_options(decoder().config(), budget, sequence_options(config().sp)));
-}
-
-double TrainingRun::learning_rate_factor() const {
-  const OptimizerConfig& optimizer = config().optimizer;
-  engine::LrSchedule schedule;
-  schedule.decay = optimizer.lr_schedule;
-  schedule.peak = 1.0;
-  schedule.warmup_steps = optimizer.warmup_steps;
-  schedule.min_lr_ratio = optimizer.min_lr_ratio;
-  schedule.total_steps = config().train.steps * updates_per_step(config());
-  return schedule.at_step(state_.optimizer_step);
-}
-
-UpdateResult TrainingRun::update(const LocalBatch& mini_batch, const StepColumns& columns,
-                                 const LossFunction& loss) {
-  const auto inputs = training_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
-  const StepSize size{config().optimizer.learning_rate * learning_rate_factor(),
-                      config().optimizer.max_grad_norm};
-  try {
-    UpdateResult result = update_policy(*policy_, inputs, loss, size, ranks_.world());
-    result.learning_rate = size.learning_rate;
-    if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
-      throw engine::Diverged("the loss is " + std::to_string(of_all));
-    }
-    ++state_.optimizer_step;
-    return result;
-  } catch (const engine::Diverged& error) {
-    diverged(error);
-  }
 }
 
 void TrainingRun::diverged(const engine::Diverged& error) {
@@ -248,6 +190,7 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
 // has the files; every rank gives its part of the weights.
 void TrainingRun::write_final() const {
   const std::string& base = config().model.path;
+  const engine::Decoder& policy = policy_->decoder();
   std::optional<engine::AtomicDirectory> directory;
   ranks_.on_main([&] { directory.emplace(final_directory(run_dir())); });
   // Everything that can fail on rank 0 alone is done in a sink.
@@ -258,10 +201,10 @@ void TrainingRun::write_final() const {
     }
     ranks_.export_weights(weights, sink);
   };
-  write(decoder(), [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+  write(policy, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
     engine::SaveOptions options;
     options.copy_tokenizer_from = base;
-    engine::model_files(dir, decoder().compute_dtype(), options)(units);
+    engine::model_files(dir, policy.compute_dtype(), options)(units);
   });
   for (const auto& [name, model] : final_models_) {
     write(*model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
@@ -270,7 +213,7 @@ void TrainingRun::write_final() const {
     });
   }
   ranks_.on_main([&] {
-    if (const engine::Adapters* adapters = decoder().adapters()) {
+    if (const engine::Adapters* adapters = policy.adapters()) {
       std::filesystem::create_directories(directory->path() / "adapter");
       engine::save_adapters(*adapters, directory->path() / "adapter", base);
     }

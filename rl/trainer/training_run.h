@@ -1,6 +1,7 @@
-// Training run on this rank: the state that every algorithm shares, namely the model and its
-// optimizer, the run directory with metrics and checkpoints, and the counters that a resumed run
-// restores. All ranks call the collective methods in the same order.
+// Training run on this rank, which every algorithm's loop goes through: the policy in training, the
+// run directory with metrics and checkpoints, the counters that a resumed run restores, and the end
+// of steps and of the run. The loops (train_rl, train_sft) have it; their parts take what they use.
+// All ranks call the collective methods in the same order.
 #pragma once
 
 #include <filesystem>
@@ -12,12 +13,10 @@
 #include <vector>
 
 #include "engine/models/value_model.h"
-#include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 #include "rl/report/start_record.h"
-#include "rl/setup/model_setup.h"
-#include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
+#include "rl/trainer/policy_training.h"
 #include "rl/trainer/run_checkpoints.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/run_ranks.h"
@@ -50,6 +49,8 @@ class TrainingRun {
   // checkpoint is damaged, when the model cannot be loaded or weights are not finite; what
   // RunDirectoryLock throws.
   TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGroups comms);
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
 
   const Config& config() const { return options_.config; }
   const std::filesystem::path& run_dir() const { return options_.run_dir; }
@@ -64,11 +65,10 @@ class TrainingRun {
   int stop_signal() const { return state_.step < steps() ? stop_signal_ : 0; }
   // Call on every rank with the same signal.
   void agree_to_stop(int signal) { stop_signal_ = signal; }
-  engine::ModelRunner& policy() { return *policy_; }
-  const engine::Decoder& decoder() const { return policy_->decoder(); }
+  PolicyTraining& policy() { return *policy_; }
+  // Saved in checkpoints. finish_step() counts the steps, PolicyTraining the optimizer steps.
+  TrainingState& state() { return state_; }
   const TrainingState& state() const { return state_; }
-  // Adaptive coefficients. They are saved in checkpoints.
-  TrainingState& adaptive_state() { return state_; }
 
   // Makes a model part of the run's checkpoints. In a run that has resumed it is loaded from the
   // checkpoint, which must hold it. The model must outlive the run's last step. Not collective.
@@ -82,22 +82,7 @@ class TrainingRun {
     final_models_.emplace_back(name, &model);
   }
 
-  // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
-  double learning_rate_factor() const;
-
-  // This rank's micro-batches of one optimizer step's documents. The ranks compare the hash of the
-  // plan first.
-  // Collective over: the world.
-  // Throws: c10::Error on every rank when the plans differ; as sp::collate.
-  std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
-
-  // One optimizer step of the policy.
-  // Collective over: the world.
-  // Throws: what diverged() throws.
-  UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns,
-                      const LossFunction& loss);
-
-  // Waits for the checkpoint that is being saved.
+  // Ends the run within a step: waits for the checkpoint that is being saved.
   // Collective over: the world.
   // Throws: TrainingFailed with the current step, the text of `error` and the last checkpoint.
   [[noreturn]] void diverged(const engine::Diverged& error);
@@ -136,8 +121,8 @@ class TrainingRun {
   RunOptions options_;
   RunRanks ranks_;
   std::optional<RunDirectoryLock> lock_;  // rank 0's
-  std::unique_ptr<engine::ModelRunner> policy_;
   TrainingState state_;
+  std::optional<PolicyTraining> policy_;
   RunCheckpoints checkpoints_;
   std::optional<StepReport> report_;  // rank 0's
   std::vector<std::pair<std::string, const engine::ValueModel*>> final_models_;

@@ -7,9 +7,9 @@
 namespace ringside::rl {
 namespace {
 
-engine::FinishReason finish_of(bridge::FinishReason reason) {
-  return reason == bridge::FinishReason::kStop ? engine::FinishReason::kStop
-                                               : engine::FinishReason::kLength;
+engine::StopReason finish_of(bridge::FinishReason reason) {
+  return reason == bridge::FinishReason::kStop ? engine::StopReason::kStop
+                                               : engine::StopReason::kLength;
 }
 
 std::vector<bridge::VersionSpan> spans(const bridge::GenerateResult& result, std::size_t tokens,

@@ -13,13 +13,13 @@
 namespace ringside::rl {
 namespace {
 
-bridge::FinishReason wire_reason(engine::FinishReason reason) {
+bridge::FinishReason wire_reason(engine::StopReason reason) {
   switch (reason) {
-    case engine::FinishReason::kStop:
+    case engine::StopReason::kStop:
       return bridge::FinishReason::kStop;
-    case engine::FinishReason::kLength:
+    case engine::StopReason::kLength:
       return bridge::FinishReason::kLength;
-    case engine::FinishReason::kAborted:
+    case engine::StopReason::kAborted:
       return bridge::FinishReason::kAborted;
   }
   throw std::invalid_argument("unknown finish reason");
@@ -53,7 +53,7 @@ std::string wire_text(const std::string& text) {
 PromptSet sampled_prompts(const Config& config, const engine::Tokenizer& tokenizer) {
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (set.overlong > 0) {
-    log::warn(config.data.train + ": " + describe_overlong(set, prompt_limit(config)));
+    log::warn(config.data.train + ": " + describe_overlong(set, prompt_rules(config)));
   }
   return set;
 }

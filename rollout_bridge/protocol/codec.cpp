@@ -1,7 +1,7 @@
 #include "rollout_bridge/protocol/codec.h"
 
+#include <array>
 #include <cstring>
-#include <limits>
 
 #include "rollout_bridge/base/content_hash.h"
 #include "rollout_bridge/protocol/messages.h"
@@ -9,20 +9,13 @@
 namespace ringside::bridge {
 namespace {
 
+// Without them a rollout would get the defaults of a C++ struct.
+constexpr std::array kStatedFields = {"attempt", "temperature", "top_p", "top_k", "finish_reason"};
+
 constexpr char kBatchMagic[8] = {'R', 'S', 'B', 'A', 'T', 'C', 'H', '1'};
 
 std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   return std::vector<int32_t>(ids.begin(), ids.end());
-}
-
-// A double beyond fp32's range becomes infinite, which validate() refuses. The cast alone would be
-// undefined behaviour.
-float to_float(double value) {
-  constexpr double kMax = std::numeric_limits<float>::max();
-  if (value > kMax || value < -kMax) {
-    return std::numeric_limits<float>::infinity();
-  }
-  return static_cast<float>(value);
 }
 
 // Copies frame `name` of the given dtype into `out`. Leaves `out` empty when the frame is absent
@@ -173,54 +166,26 @@ Result<Rollout> read_rollout(const Message& message, const Limits& limits) {
     return Error{Reason::kMalformed,
                  std::string("expected ROLLOUT, got ") + message_type_name(message.header().type)};
   }
-  auto parsed = message.body<RolloutBody>();
-  if (!parsed) {
-    return parsed.error();
+  auto rollout = message.body<Rollout>();
+  if (!rollout) {
+    return rollout;
   }
-  RolloutBody& body = parsed.value();
-  const auto finish = finish_reason_from_name(body.finish_reason);
-  if (!finish) {
-    return Error{Reason::kInvalidField, "rollout '" + body.rollout_id + "': finish_reason '" +
-                                            body.finish_reason +
-                                            "', expected stop, length, aborted or error"};
+  for (const char* name : kStatedFields) {
+    if (!message.field<msgpack::object>(name)) {
+      return Error{Reason::kInvalidField,
+                   "rollout '" + rollout.value().rollout_id + "' lacks the field " + name};
+    }
   }
-  Rollout r;
-  r.rollout_id = std::move(body.rollout_id);
-  r.attempt = body.attempt;
-  r.group_id = body.group_id;
-  r.group_size = body.group_size;
-  r.sample_index = body.sample_index;
-  r.prompt_id = std::move(body.prompt_id);
-  r.temperature = to_float(body.temperature);
-  r.top_p = to_float(body.top_p);
-  r.top_k = body.top_k;
-  r.trainer_term = body.trainer_term;
-  r.finish_reason = *finish;
-  r.failure = std::move(body.failure);
-  r.rewards = std::move(body.rewards);
-  if (Status s = read_frames(message, limits, r); !s) {
+  if (Status s = read_frames(message, limits, rollout.value()); !s) {
     return s.error();
   }
-  return r;
+  return rollout;
 }
 
 }  // namespace
 
 Payload encode_rollout(const Rollout& r) {
-  RolloutBody body{r.rollout_id,
-                   r.attempt,
-                   r.group_id,
-                   r.group_size,
-                   r.sample_index,
-                   r.prompt_id,
-                   r.temperature,
-                   r.top_p,
-                   r.top_k,
-                   r.trainer_term,
-                   finish_reason_name(r.finish_reason),
-                   r.rewards,
-                   r.failure};
-  Payload payload = make_payload(MessageType::kRollout, body);
+  Payload payload = make_payload(MessageType::kRollout, r);
   const auto add = [&](const char* name, const char* dtype, auto values) {
     const auto count = static_cast<int64_t>(values.size());
     payload.add(name, dtype, {count}, Buffer::own(std::move(values)));

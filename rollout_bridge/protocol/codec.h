@@ -17,7 +17,8 @@ Payload encode_rollout(const Rollout& rollout);
 // Decodes a ROLLOUT message that passed parse_message or parse_flat, and runs validate() on the
 // rollout.
 // Errors: kMalformed (another message, a mistyped field), kFrames (a frame is missing, or has
-// another dtype or shape), kLimit, kInvalidField (finish_reason), those of validate().
+// another dtype or shape), kLimit, kInvalidField (finish_reason, a missing field), those of
+// validate().
 Result<Rollout> decode_rollout(const Message& message, const Limits& limits = {});
 
 // A ROLLOUT message as one run of bytes, see flatten(): as it came from a worker, stands in the

@@ -1,103 +1,15 @@
-// Bodies of all messages, as msgpack packs them. Field names are the wire names. The defaults are
-// values that no valid message holds, so a missing field fails the check of its value.
+// Bodies of all messages, as msgpack packs them: structs of their own here, or types of schema.h
+// (packed_types.h). Field names are the wire names. The defaults of the structs are values that no
+// valid message holds, so a missing field fails the check of its value.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <msgpack.hpp>
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <vector>
 
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/packed_types.h"
 #include "rollout_bridge/protocol/settings.h"
-
-namespace ringside::bridge {
-
-// Wire names of the types of schema.h that messages carry as they are: calls visit(name, field) for
-// each field. `value` may be const.
-template <class Value, class Visit>
-  requires std::is_same_v<std::remove_const_t<Value>, Grant>
-void visit_fields(Value& value, Visit visit) {
-  visit("group_id", value.group_id);
-  visit("group_size", value.group_size);
-  visit("min_version", value.min_version);
-  visit("attempt", value.attempt);
-  visit("sample_indices", value.sample_indices);
-  visit("held_out", value.held_out);
-}
-template <class Value, class Visit>
-  requires std::is_same_v<std::remove_const_t<Value>, Withdrawal>
-void visit_fields(Value& value, Visit visit) {
-  visit("group_id", value.group_id);
-  visit("sample_indices", value.sample_indices);
-}
-template <class Value, class Visit>
-  requires std::is_same_v<std::remove_const_t<Value>, TensorEntry>
-void visit_fields(Value& value, Visit visit) {
-  visit("name", value.name);
-  visit("dtype", value.dtype);
-  visit("shape", value.shape);
-  visit("offset", value.offset);
-  visit("bytes", value.bytes);
-  visit("xxh3", value.xxh3);
-  visit("encoding", value.encoding);
-  visit("changed", value.changed);
-  visit("payload_bytes", value.payload_bytes);
-}
-
-template <class Value>
-concept HasVisitedFields =
-    requires(Value& value) { visit_fields(value, [](const char*, const auto&) {}); };
-
-}  // namespace ringside::bridge
-
-namespace msgpack {
-// How msgpack reads and writes the types that have visit_fields().
-MSGPACK_API_VERSION_NAMESPACE(MSGPACK_DEFAULT_API_NS) {
-  namespace adaptor {
-
-  // A map, as MSGPACK_DEFINE_MAP writes it.
-  template <ringside::bridge::HasVisitedFields Value>
-  struct pack<Value> {
-    template <class Stream>
-    packer<Stream>& operator()(packer<Stream>& out, const Value& value) const {
-      uint32_t count = 0;
-      visit_fields(value, [&](const char*, const auto&) { ++count; });
-      out.pack_map(count);
-      visit_fields(value, [&](std::string_view name, const auto& field) {
-        out.pack(name);
-        out.pack(field);
-      });
-      return out;
-    }
-  };
-
-  // As MSGPACK_DEFINE_MAP does, without building a std::map for each of a model's many tensors.
-  template <ringside::bridge::HasVisitedFields Value>
-  struct convert<Value> {
-    const msgpack::object& operator()(const msgpack::object& from, Value& value) const {
-      if (from.type != msgpack::type::MAP) {
-        throw msgpack::type_error();
-      }
-      for (const msgpack::object_kv& item : std::span(from.via.map.ptr, from.via.map.size)) {
-        const auto key = item.key.as<std::string_view>();
-        visit_fields(value, [&](const char* name, auto& field) {
-          if (key == name) {
-            item.val.convert(field);
-          }
-        });
-      }
-      return from;
-    }
-  };
-
-  }  // namespace adaptor
-}
-}  // namespace msgpack
 
 namespace ringside::bridge {
 
@@ -143,24 +55,6 @@ struct CreditBody {
   int64_t window_bytes = -1;          // new window; -1: unchanged
   std::vector<Withdrawal> withdrawn;  // granted before, need not be made any more
   MSGPACK_DEFINE_MAP(groups, window_bytes, withdrawn);
-};
-
-struct RolloutBody {
-  std::string rollout_id;
-  int32_t attempt = -1;
-  int64_t group_id = -1;
-  int32_t group_size = 0;
-  int32_t sample_index = -1;
-  std::string prompt_id;
-  double temperature = 0;
-  double top_p = 0;
-  int32_t top_k = -1;
-  int64_t trainer_term = -1;
-  std::string finish_reason;
-  std::vector<std::pair<std::string, double>> rewards;  // [[name, value], ...]
-  std::string failure;
-  MSGPACK_DEFINE_MAP(rollout_id, attempt, group_id, group_size, sample_index, prompt_id,
-                     temperature, top_p, top_k, trainer_term, finish_reason, rewards, failure);
 };
 
 struct AckBody {
@@ -245,17 +139,6 @@ struct ErrorBody {
   bool fatal = false;    // true: do not reconnect with the same settings
   int64_t version = -1;  // of the CHUNK_REQUEST this answers
   MSGPACK_DEFINE_MAP(reason, detail, fatal, version);
-};
-
-struct ManifestBody {
-  std::string run_id;
-  int64_t trainer_term = -1;
-  int64_t version = -1;
-  int64_t base_version = -1;  // -1: none
-  std::string encoding;
-  std::vector<TensorEntry> tensors;
-  std::string root_hash;
-  MSGPACK_DEFINE_MAP(run_id, trainer_term, version, base_version, encoding, tensors, root_hash);
 };
 
 }  // namespace ringside::bridge

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rollout_bridge/base/buffer.h"
@@ -17,6 +18,16 @@
 namespace ringside::bridge {
 
 inline constexpr int kProtoVersion = 3;
+
+// Thrown while a body is read: the field has the right type, and a text that no message may hold.
+class InvalidText : public msgpack::type_error {
+ public:
+  explicit InvalidText(std::string what) : what_(std::move(what)) {}  // names field and text
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
 
 enum class MessageType {
   kHello,
@@ -101,13 +112,15 @@ class Message {
   // The received message as one run of bytes, as parse_flat() reads it.
   std::vector<uint8_t> flat() const;
 
-  // The body as its struct of messages.h. Missing fields keep the struct's defaults; unknown fields
-  // are ignored.
-  // Errors: kMalformed when a field has another type.
+  // The body as its type of messages.h. Missing fields keep the type's defaults; unknown fields are
+  // ignored.
+  // Errors: kMalformed when a field has another type; kInvalidField as InvalidText.
   template <class Body>
   Result<Body> body() const {
     try {
       return body_.as<Body>();
+    } catch (const InvalidText& error) {
+      return Error{Reason::kInvalidField, error.what()};
     } catch (const msgpack::type_error&) {
       return Error{Reason::kMalformed, std::string("body of ") + message_type_name(header_.type) +
                                            ": a field is missing or has the wrong type"};

@@ -23,15 +23,10 @@
 #include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/counters.h"
 #include "rollout_bridge/trainer/group_policy.h"
+#include "rollout_bridge/trainer/verdict.h"
 #include "rollout_bridge/trainer/work_division.h"
 
 namespace ringside::bridge {
-
-enum class Verdict {
-  kNew,        // accept it
-  kDuplicate,  // this rollout, sample or group was delivered already, or its step is over
-  kRetry,      // aborted or failed with attempts left: grant this sample again
-};
 
 // Where a rollout comes from: a worker, with weights of this trainer start or of an earlier one, or
 // the journal.

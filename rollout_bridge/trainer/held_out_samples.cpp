@@ -49,8 +49,7 @@ void HeldOutSamples::close() {
   missing_ = 0;
 }
 
-Result<HeldOutSamples::Verdict> HeldOutSamples::judge(const Rollout& rollout,
-                                                      const std::string& worker) const {
+Result<Verdict> HeldOutSamples::judge(const Rollout& rollout, const std::string& worker) const {
   const int64_t group = rollout.group_id;
   if (rollout.trainer_term != trainer_term_) {
     return not_taken(Reason::kStale, rollout, "it is of an earlier start of the trainer");

@@ -15,6 +15,7 @@
 
 #include "rollout_bridge/base/result.h"
 #include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/trainer/verdict.h"
 #include "rollout_bridge/trainer/work_division.h"
 
 namespace ringside::bridge {
@@ -29,8 +30,6 @@ struct HeldOutSample {
 
 class HeldOutSamples {
  public:
-  enum class Verdict { kNew, kDuplicate, kRetry };
-
   // work: must outlive it. max_attempts: at one sample; after the last it counts as failed.
   HeldOutSamples(WorkDivision& work, int32_t max_attempts, int64_t trainer_term);
 

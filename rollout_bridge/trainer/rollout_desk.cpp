@@ -272,11 +272,11 @@ AckBody RolloutDesk::receive_held_out(Session& session, const Rollout& rollout) 
   if (!verdict) {
     return reject(session, rollout, verdict.error());
   }
-  if (verdict.value() == HeldOutSamples::Verdict::kDuplicate) {
+  if (verdict.value() == Verdict::kDuplicate) {
     ++parts_.counters.duplicate;
     return {rollout.rollout_id, "DUPLICATE", "", ""};
   }
-  if (verdict.value() == HeldOutSamples::Verdict::kRetry) {
+  if (verdict.value() == Verdict::kRetry) {
     parts_.evaluation.retry(rollout, session.worker_id);
     return requeued(session, rollout);
   }

@@ -6,10 +6,8 @@
 namespace ringside::bridge {
 
 std::vector<uint8_t> encode_manifest(const Manifest& m) {
-  const ManifestBody body{m.run_id,   m.trainer_term, m.version,  m.base_version.value_or(-1),
-                          m.encoding, m.tensors,      m.root_hash};
   msgpack::sbuffer out;
-  msgpack::pack(out, body);
+  msgpack::pack(out, m);
   return std::vector<uint8_t>(out.data(), out.data() + out.size());
 }
 
@@ -18,7 +16,8 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
     return Error{Reason::kLimit, "manifest of " + std::to_string(bytes.size()) + " bytes, limit " +
                                      std::to_string(limits.max_manifest_bytes)};
   }
-  ManifestBody body;
+  Manifest m;
+  m.encoding.clear();  // it must be stated
   try {
     const msgpack::unpack_limit unpack_limit(limits.max_tensors, 64, limits.max_string_bytes, 0, 0,
                                              8);
@@ -32,7 +31,7 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
     if (handle.get().type != msgpack::type::MAP) {
       return Error{Reason::kMalformed, "manifest: not a msgpack map"};
     }
-    handle.get().convert(body);
+    handle.get().convert(m);
   } catch (const msgpack::size_overflow& e) {
     return Error{Reason::kLimit, std::string("manifest: ") + e.what()};
   } catch (const msgpack::unpack_error& e) {
@@ -40,16 +39,6 @@ Result<Manifest> decode_manifest(Frame bytes, const Limits& limits) {
   } catch (const msgpack::type_error&) {
     return Error{Reason::kMalformed, "manifest: a field has the wrong type"};
   }
-  Manifest m;
-  m.run_id = std::move(body.run_id);
-  m.trainer_term = body.trainer_term;
-  m.version = body.version;
-  if (body.base_version >= 0) {
-    m.base_version = body.base_version;
-  }
-  m.encoding = std::move(body.encoding);
-  m.tensors = std::move(body.tensors);
-  m.root_hash = std::move(body.root_hash);
   if (Status s = validate(m, limits); !s) {
     return s.error();
   }

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "engine/io/fp8_tensors.h"
 #include "engine/io/mxfp4_tensors.h"
 #include "engine/io/nf4_tensors.h"
 #include "engine/io/safetensors.h"
@@ -337,6 +340,82 @@ TEST_CASE("nf4 tensors of another shape or without a part are refused by name") 
                       }
                     }),
                     Contains("no description of nf4"));
+}
+
+TEST_CASE("fp8: every element is its code times the scale of its block, any range a part of it") {
+  at::manual_seed(4);
+  const at::Tensor matrix = at::randn({300, 7}).to(at::kFloat8_e4m3fn);
+  const at::Tensor scales = at::rand({(300 + 15) / 16, 3});
+  const ScaleBlock block{16, 3};  // the last blocks are partial
+  const at::Tensor whole = unpack_fp8(matrix, scales, block, 0, 2100);
+  for (int64_t i = 0; i < 300; ++i) {
+    for (int64_t j = 0; j < 7; ++j) {
+      REQUIRE(whole[i * 7 + j].item<float>() ==
+              matrix[i][j].item<float>() * scales[i / 16][j / 3].item<float>());
+    }
+  }
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 1}, {3, 4}, {6, 8}, {5, 2100}, {1792, 1793}, {1790, 1795}, {2099, 2100}, {8, 8}}) {
+    CHECK(unpack_fp8(matrix, scales, block, begin, end).equal(whole.narrow(0, begin, end - begin)));
+  }
+}
+
+// Loads a model one of whose matrices [O, I] is in FP8 with these scales, after quantization_config
+// is written.
+void load_fp8(const std::optional<at::Tensor>& scales, const nlohmann::json& quantised,
+              bool of_matrix = true) {
+  const ModelConfig config = test::tiny_config();
+  const TemporaryDirectory dir;
+  save_decoder(test::random_decoder(config, at::kFloat, 2), dir.path(), at::kFloat);
+  const std::string name = of_matrix ? "model.layers.0.mlp.up_proj.weight" : "model.norm.weight";
+  std::vector<TensorToWrite> tensors = read_tensors(dir.path() / "model.safetensors");
+  const auto found = std::ranges::find(tensors, name, &TensorToWrite::name);
+  REQUIRE(found != tensors.end());
+  *found = {name, found->tensor.to(at::kFloat8_e4m3fn), at::kFloat8_e4m3fn};
+  if (scales) {
+    tensors.push_back({name + "_scale_inv", *scales, scales->scalar_type()});
+  }
+  std::ranges::stable_sort(tensors, std::greater<>(),
+                           [](const TensorToWrite& t) { return c10::elementSize(t.dtype); });
+  write_safetensors(dir.path() / "model.safetensors", tensors);
+  auto json = nlohmann::json::parse(std::ifstream(dir.path() / "config.json"));
+  json["quantization_config"] = quantised;
+  test::write_file(dir.path() / "config.json", json.dump());
+  load_decoder(dir.path(), at::kFloat);
+}
+
+TEST_CASE("fp8 tensors that do not fit are refused by name") {
+  const nlohmann::json blocks = {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}};
+  const ModelConfig config = test::tiny_config();
+  const int64_t rows = config.intermediate_size, columns = config.hidden_size;
+  const at::Tensor good = at::ones({(rows + 15) / 16, (columns + 15) / 16});
+  CHECK_NOTHROW(load_fp8(good, blocks));
+  CHECK_NOTHROW(load_fp8(at::ones({rows, 1}), blocks));
+  CHECK_THROWS_WITH(load_fp8(std::nullopt, blocks),
+                    Contains("up_proj.weight' is stored as FP8 without scales"));
+  CHECK_THROWS_WITH(load_fp8(at::ones({7, 5}), blocks),
+                    Contains("up_proj.weight' is stored as FP8") && Contains("16 x 16"));
+  CHECK_THROWS_WITH(load_fp8(good, {{"quant_method", "fp8"}}), Contains("names no block"));
+  CHECK_THROWS_WITH(load_fp8(at::ones({rows, 1}, at::kInt), blocks),
+                    Contains("up_proj.weight_scale_inv") && Contains("floating-point"));
+  CHECK_THROWS_WITH(load_fp8(at::ones({1}), blocks, /*of_matrix=*/false),
+                    Contains("norm.weight") && Contains("a matrix"));
+  CHECK_THROWS_WITH(load_fp8(good, {{"quant_method", "fp8"}, {"weight_block_size", {16}}}),
+                    Contains("weight_block_size") && Contains("[rows, columns]"));
+}
+
+TEST_CASE("a model saved without its head has names that lack \"model.\"") {
+  const TemporaryDirectory dir;
+  const Decoder decoder = random_decoder(/*tied=*/true);
+  save_decoder(decoder, dir.path(), at::kFloat);
+  std::vector<TensorToWrite> tensors = read_tensors(dir.path() / "model.safetensors");
+  for (TensorToWrite& tensor : tensors) {
+    REQUIRE(tensor.name.starts_with("model."));
+    tensor.name.erase(0, std::string("model.").size());
+  }
+  write_safetensors(dir.path() / "model.safetensors", tensors);
+  CHECK(check_weight_headers(dir.path(), decoder.config()).empty());
+  check_equal(load_decoder(dir.path(), at::kFloat), decoder);
 }
 
 // Element [x, i, o] of the unpacked tensor by the definition: sign, exponent of bias 1, one bit of

@@ -169,6 +169,19 @@ void add_pass(const char* dir, at::ScalarType dtype, const Layout& layout,
 
 Lists lists_of(const nlohmann::json& json) { return json.get<Lists>(); }
 
+// Greedy completions that end at `stops`.
+void add_completions(const engine::Decoder& decoder, const nlohmann::json& task,
+                     const std::string& prefix, const std::vector<int64_t>& stops,
+                     std::vector<engine::TensorToWrite>& results) {
+  const auto completions = engine::generate(
+      decoder, lists_of(task["prompts"]),
+      {.temperature = 0, .max_new_tokens = task["new_tokens"].get<int64_t>(), .stop_ids = stops});
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    results.push_back(
+        {prefix + std::to_string(i), at::tensor(completions[i].ids, at::kLong), at::kLong});
+  }
+}
+
 int run(char** argv) {
   const at::ScalarType dtype = std::string(argv[2]) == "float64" ? at::kDouble : at::kFloat;
   const nlohmann::json task = engine::JsonObject::read(argv[3]).json();
@@ -183,13 +196,8 @@ int run(char** argv) {
              results);
   }
   const auto decoder = load(argv[1], engine::ComputeContext(dtype));
-  const auto completions =
-      engine::generate(*decoder, lists_of(task["prompts"]),
-                       {.temperature = 0, .max_new_tokens = task["new_tokens"].get<int64_t>()});
-  for (std::size_t i = 0; i < completions.size(); ++i) {
-    results.push_back(
-        {"completion/" + std::to_string(i), at::tensor(completions[i].ids, at::kLong), at::kLong});
-  }
+  add_completions(*decoder, task, "completion/", {}, results);
+  add_completions(*decoder, task, "ended/", config.eos_token_ids, results);
   engine::write_safetensors(argv[4], std::move(results));
   return 0;
 }

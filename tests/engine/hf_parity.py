@@ -25,6 +25,7 @@ import tiny_models  # noqa: E402  (found through the line above)
 LENGTHS = [1, 2, 7, 23, 40, 65]
 PROMPT_LENGTHS = [5, 1, 17]
 NEW_TOKENS = 16
+ENDED_FAMILY = "qwen3, windows"  # whose completions are also ended by several ids
 LOGPROBS = {"float32": 2e-4, "float64": 2e-6}
 GRADIENT = 1e-4  # of the largest element of the parameter's gradient
 AUX_LOSS_COEF, AUX_LOSS = 5.0, 1e-6
@@ -107,6 +108,22 @@ def expected_completions(model, prompts) -> list[list[int]]:
     return completions
 
 
+def with_several_ends(folder: pathlib.Path, completions) -> None:
+    """Puts two ids that greedy completions come to into generation_config.json, and another one into config.json."""
+    ends = [completions[0][5], completions[2][9]]
+    for name, value in (("generation_config.json", ends), ("config.json", tiny_models.EOS)):
+        fields = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(fields | {"eos_token_id": value}))
+
+
+def ended_completions(folder: pathlib.Path, prompts) -> list[list[int]]:
+    """As transformers ends them, which reads the ids from generation_config.json."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return [model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW_TOKENS,
+                               pad_token_id=tiny_models.PAD)[0, len(ids):].tolist() for ids in prompts]
+
+
 @torch.no_grad()
 def differing_logits(saved: pathlib.Path, original: pathlib.Path, documents) -> int:
     """Documents for which transformers computes other logits with the one directory's weights than with the other's."""
@@ -127,6 +144,8 @@ def check(executable: str, work: pathlib.Path, family: str, dtype: str) -> int:
     model = tiny_models.make_model(tiny_models.make_family(family), seed=len(family))
     tiny_models.save(model, work / family)
     (work / "task.json").write_text(json.dumps(task()))
+    if family == ENDED_FAMILY:
+        with_several_ends(work / family, expected_completions(model, task()["prompts"]))
     out = work / f"{family}-{dtype}.safetensors"
     done = subprocess.run([executable, work / family, dtype, work / "task.json", out], capture_output=True, text=True,
                           check=False)
@@ -172,6 +191,11 @@ def check(executable: str, work: pathlib.Path, family: str, dtype: str) -> int:
     assert len(set(sum(completions, []))) > 4, f"{family}: completions of too few tokens to compare: {completions}"
     differing = sum(ours != theirs for ours, theirs in zip(completions, expected_completions(model, task()["prompts"])))
     row("completions that differ", differing, 0)
+    if family == ENDED_FAMILY and dtype == "float32":
+        ended = [found[f"ended/{i}"].tolist() for i in range(len(PROMPT_LENGTHS))]
+        assert len({completion[-1] for completion in ended if len(completion) < NEW_TOKENS}) > 1, f"one end alone: {ended}"
+        differing = sum(ours != theirs for ours, theirs in zip(ended, ended_completions(work / family, task()["prompts"])))
+        row("completions that end elsewhere", differing, 0)
     return failures
 
 

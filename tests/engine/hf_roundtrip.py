@@ -14,6 +14,7 @@ import tempfile
 import safetensors.torch
 import torch
 import transformers
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "oracle"))
@@ -116,6 +117,62 @@ def check_mxfp4(executable: str, work: pathlib.Path) -> None:
     print(f"gpt_oss-mxfp4: {sum(value.numel() for value in expected.values())} identical weights")
 
 
+def fp8_values(matrix: torch.Tensor, scales: torch.Tensor, block: list[int]) -> torch.Tensor:
+    """DeepSeek-V3's weight_dequant: each element times the scale of its block; the last blocks may be partial."""
+    rows, columns = (torch.arange(size) // width for size, width in zip(matrix.shape, block))
+    return matrix.float() * scales.float()[rows][:, columns]
+
+
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
+
+
+def compressed(**weights) -> dict:
+    return {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"], "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "symmetric": True, **weights}}}}
+
+
+# Name: quantization_config, suffix of the scales, rows and columns of a block (None: all), dtype of the scales.
+FP8_FORMS = {
+    "fp8 in whole blocks": (FP8 | {"weight_block_size": [8, 8]}, "_scale_inv", (8, 8), torch.float32),
+    "fp8 with partial blocks": (FP8 | {"weight_block_size": [24, 20]}, "_scale_inv", (24, 20), torch.float32),
+    "fp8 with exponents as scales": (FP8 | {"weight_block_size": [24, 20]}, "_scale_inv", (24, 20), torch.float8_e8m0fnu),
+    "compressed, one scale a row": (compressed(strategy="channel"), "_scale", (1, None), torch.bfloat16),
+    "compressed, one scale": (compressed(strategy="tensor"), "_scale", (None, None), torch.float32),
+    "compressed in blocks": (compressed(strategy="block", block_structure=[24, 20]), "_scale", (24, 20), torch.bfloat16),
+}
+
+
+def check_fp8(executable: str, work: pathlib.Path, name: str) -> None:
+    """A Qwen3-MoE whose projections are in FP8: loaded and saved again, they are the products that the formats define."""
+    quantisation, suffix, sizes, scale_dtype = FP8_FORMS[name]
+    config = tiny_models.make_family("qwen3_moe, window")  # experts one by one, as DeepSeek-V3 and Qwen3 store them
+    source, target = work / f"{name}-in", work / f"{name}-out"
+    tiny_models.save(tiny_models.make_model(config, seed=5), source)
+    tensors, expected = safetensors.torch.load_file(source / "model.safetensors"), {}
+    for key in [key for key in tensors if key.endswith("_proj.weight")]:
+        block = [size or whole for size, whole in zip(sizes, tensors[key].shape)]
+        grid = [-(-whole // size) for whole, size in zip(tensors[key].shape, block)]
+        matrix = (tensors[key] * 500).to(torch.float8_e4m3fn)
+        scales = torch.exp2(torch.randint(-12, -6, grid).float()).to(scale_dtype)
+        if scale_dtype != torch.float8_e8m0fnu:
+            scales = (scales.float() * (1 + torch.rand(grid))).to(scale_dtype)
+        expected[key] = fp8_values(matrix, scales, block)
+        if name == "fp8 in whole blocks":
+            assert torch.equal(expected[key], Fp8Dequantize(None)._dequantize_one(matrix, scales))
+        tensors |= {key: matrix, key + suffix: scales, key.replace(".weight", ".input_scale"): torch.ones(1)}
+    safetensors.torch.save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    fields = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(fields | {"quantization_config": quantisation}))
+    resave(executable, source, target, "float32")
+    found = safetensors.torch.load_file(target / "model.safetensors")
+    assert set(found) == {key for key in tensors if "scale" not in key}
+    for key, value in found.items():
+        assert value.dtype == torch.float32 and torch.equal(value, expected.get(key, tensors[key])), f"{name}: {key}"
+    assert "quantization_config" not in json.loads((target / "config.json").read_text())
+    load(target, torch.float32)
+    print(f"{name}: {sum(value.numel() for value in expected.values())} identical weights")
+
+
 def check_text_part(executable: str, work: pathlib.Path) -> None:
     """A Qwen3.5 as on the hub, with a vision tower: the text part is read and saved where it was."""
     text = tiny_models.make_family("qwen3_5")
@@ -157,6 +214,8 @@ def main() -> None:
                   shard_out=50_000)
             check(executable, work, f"{family}-bfloat16", make(family, 4, 2, True), dtype="bfloat16")
         check_mxfp4(executable, work)
+        for name in FP8_FORMS:
+            check_fp8(executable, work, name)
         for family in ("mistral", "qwen3_moe"):
             check(executable, work, family, make(family, 4, 2, False))
         check(executable, work, "deepseek_v3-bfloat16", make("deepseek_v3", 4, 4, False), dtype="bfloat16")

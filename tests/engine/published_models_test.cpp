@@ -1,12 +1,12 @@
 // config.json of models as they are published: each is accepted with every field it has, and gives
 // as many parameters as its model card says. Only what a file says of the layers is repeated here.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/io/model_config_json.h"
 #include "engine/layers/decoder_layer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ringside::engine {

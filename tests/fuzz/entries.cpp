@@ -44,7 +44,7 @@ void read_everything(const Message& message) {
     require(may_lack_hash || XXH3_64bits(frame.data(), frame.size()) == spec.xxh3);
     require(message.find(spec.name) == static_cast<int>(i));
   }
-  read_bodies<HelloBody, WelcomeBody, ReadyBody, CreditBody, RolloutBody, AckBody, HeartbeatBody,
+  read_bodies<HelloBody, WelcomeBody, ReadyBody, CreditBody, Rollout, AckBody, HeartbeatBody,
               WeightsBody, OfferBody, StageFailedBody, ChunkBody, EndBody, ErrorBody>(message);
 }
 
@@ -209,7 +209,7 @@ void check_manifest(std::span<const uint8_t> bytes) {
 
 void manifest(std::span<const uint8_t> bytes) {
   check_manifest(bytes);
-  ManifestBody body;
+  Manifest body;
   try {
     const msgpack::unpack_limit bound(1024, 64, 4096, 0, 0, 8);
     msgpack::unpack(reinterpret_cast<const char*>(bytes.data()), bytes.size(), nullptr, nullptr,

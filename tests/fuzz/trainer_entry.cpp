@@ -224,9 +224,12 @@ class Drive {
       return payload;
     }
     const auto odd = [&] { return static_cast<int32_t>(script_.number()); };
-    const RolloutBody spoilt{r.rollout_id, odd(), script_.number(), odd(),  odd(), "p", 1.0,
-                             1.0,          0,     script_.number(), "stop", {},    ""};
-    payload.body = make_payload(payload.type, spoilt).body;
+    r.attempt = odd();
+    r.group_id = script_.number();
+    r.group_size = odd();
+    r.sample_index = odd();
+    r.trainer_term = script_.number();
+    payload.body = make_payload(payload.type, r).body;
     return payload;
   }
 

@@ -16,6 +16,7 @@ from regression_step import metrics_of, train
 DEFAULTS = {
     "loss": "ppo_clip", "importance_level": "token", "clip_low": 0.2, "clip_high": 0.2, "ppo_clip.dual_clip": 0.0, "ppo_clip.delta": 0.0,
     "cispo.bounds": "relative", "sapo.tau_positive": 1.0, "sapo.tau_negative": 1.05,
+    "vespo.k_positive": 2.0, "vespo.lambda_positive": 3.0, "vespo.k_negative": 3.0, "vespo.lambda_negative": 2.0,
     "clip_cov.ratio": 2e-4, "clip_cov.lb": 1.0, "clip_cov.ub": 5.0, "kl_cov.ratio": 2e-4, "kl_cov.kl_coef": 0.1,
     "dppo.ratio_bound": 0.0, "k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "entropy_aggregation": "tokens",
     "kl_coef": 0.0, "kl_estimator": "k3", "kl_in": "loss", "kl_to": "reference", "kl_target": 0.0, "kl_horizon": 10000,
@@ -118,6 +119,8 @@ OPTIONS = {
     "kl_cov": HALVES | {"loss": "kl_cov", "kl_cov.ratio": 0.2, "kl_cov.kl_coef": 0.5},
     "dppo_kl": {"loss": "dppo_kl", "clip_low": 0.02, "clip_high": 0.02},
     "gmpo": {"loss": "gmpo", "clip_low": 0.4, "clip_high": 0.4} | HALVES,
+    # A smaller step: at the others' rate the weight of every sequence is 0 in the second half.
+    "vespo": {"loss": "vespo", "optimizer.learning_rate": 0.005} | HALVES,
     "token_sum": {"loss_aggregation": "token_sum"},
     "loss_divisor": {"loss_aggregation": "constant", "loss_divisor": 20.0},
     "mask_truncated": {"mask_truncated": True} | SEQ_MEANS,

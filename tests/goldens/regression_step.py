@@ -99,6 +99,11 @@ def objective(c, lp, old, r, a, chosen):
         masked = ((a > 0) & (moved > c["clip_high"])) | ((a <= 0) & (moved < -c["clip_low"]))
         weight = r.detach().clamp(max=c["dppo.ratio_bound"] or torch.inf)
         return torch.where(masked, 0.0, -a * weight * lp)
+    if c["loss"] == "vespo":  # w^k exp(lambda (1 - w)), w the product of the branch's ratios, held fixed
+        log_w = (lp - old).detach().sum().clamp(math.log(1e-8), 20)
+        k = torch.full_like(a, c["vespo.k_negative"]).masked_fill(a >= 0, c["vespo.k_positive"])
+        decay = torch.full_like(a, c["vespo.lambda_negative"]).masked_fill(a >= 0, c["vespo.lambda_positive"])
+        return -log_w.exp() ** k * torch.exp(decay * (1 - log_w.exp())) * a * lp
     return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
 
 

@@ -55,8 +55,8 @@ bool same_state(const engine::ModelRunner& a, const engine::ModelRunner& b) {
   return left.size() == right.size();
 }
 
-rl::Manifest manifest_of(int64_t step) {
-  rl::Manifest manifest;
+rl::CheckpointManifest manifest_of(int64_t step) {
+  rl::CheckpointManifest manifest;
   manifest.state = {step, step, step, 7, "run"};
   return manifest;
 }
@@ -214,7 +214,7 @@ TEST_CASE("a model that the checkpoint does not hold, or not whole, is refused b
   CHECK_THROWS_WITH(reader.fill("policy", slices),
                     Contains("policy/model.embed_tokens.weight has shape [19, 16]"));
   // A manifest without the second part: the hashes are right, elements are missing.
-  rl::Manifest half = reader.manifest();
+  rl::CheckpointManifest half = reader.manifest();
   half.parts = {rl::write_part(dir.path(), {2, 0, 1},
                                engine::share_of(test::named_slices("policy", policy), 0, 3))};
   rl::write_manifest(dir.path(), half);

@@ -38,6 +38,7 @@ Words with(Words words, const Words& more) {
 namespace {
 
 const Words kLora{"lora.rank=2"};
+Words with_experts() { return {"model.path=" + input_file("experts"), "model.init=random"}; }
 
 // All tokens of positive covariance are chosen.
 const Words kClipCov{"algorithm.loss=clip_cov", "algorithm.clip_cov.ratio=1",
@@ -47,10 +48,8 @@ const Words kKlCov{"algorithm.loss=kl_cov", "algorithm.kl_cov.ratio=1",
 const Words kTwice{"algorithm.num_iterations=3"};  // so that ratios leave 1
 const Words kVespo{"algorithm.loss=vespo", "algorithm.num_iterations=3"};
 
-std::vector<Effect> algorithm_effects() {
+std::vector<Effect> penalty_effects() {
   const Words entropy{"algorithm.entropy_coef=0.1"};
-  const Words correction{"algorithm.correction.mode=tis"};
-  const Words rewards{"algorithm.advantage.estimator=reinforce"};
   const Words adaptive = with(kKl, {"algorithm.kl_target=0.05", "algorithm.kl_horizon=20"});
   return {
       {"algorithm.task", "sft", [](const rl::Config& c) { return rl::describe_batch(c)[0]; }, {}},
@@ -82,6 +81,11 @@ std::vector<Effect> algorithm_effects() {
             {"algorithm.entropy_target=20", "algorithm.entropy_step=0.1", "train.steps=3"})},
       {"algorithm.kl_estimator", "abs", recorded,
        with(kKl, {"model.reference_path=" + input_file("reference")})},
+  };
+}
+
+std::vector<Effect> loss_effects() {
+  return {
       {"algorithm.loss", "reinforce", recorded, kTwice},
       {"algorithm.importance_level", "sequence", recorded, kTwice},
       {"algorithm.clip_low", "0.0001", recorded, kTwice},
@@ -104,6 +108,12 @@ std::vector<Effect> algorithm_effects() {
       {"algorithm.dppo.ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
+  };
+}
+
+std::vector<Effect> advantage_effects() {
+  const Words rewards{"algorithm.advantage.estimator=reinforce"};
+  return {
       {"algorithm.reward.scale", "3", recorded, rewards},
       {"algorithm.reward.clip", "0.25", recorded, rewards},
       {"algorithm.reward.overlong_buffer_tokens", "8", recorded, rewards},
@@ -127,6 +137,12 @@ std::vector<Effect> algorithm_effects() {
        with(kGae, {"algorithm.critic.learning_rate=0.1"})},
       {"algorithm.critic.warmup_steps", "1", recorded, kGae},
       {"algorithm.critic.max_grad_norm", "0.001", recorded, with(kGae, {"optimizer.eps=0.1"})},
+  };
+}
+
+std::vector<Effect> correction_effects() {
+  const Words correction{"algorithm.correction.mode=tis"};
+  return {
       {"algorithm.old_logprobs", "rollout", recorded, {}},
       {"algorithm.router_replay",
        "recompute",
@@ -148,18 +164,7 @@ std::vector<Effect> algorithm_effects() {
   };
 }
 
-std::vector<Effect> training_effects() {
-  const Words cosine{"optimizer.lr_schedule=cosine"};
-  const Words sft{"algorithm.task=sft", "data.sft=" + input_file("sft.jsonl"),
-                  "train.batch_size=2"};
-  // Sampled completions of different lengths, so that their mean tells which were looked at.
-  const Words evaluated{"data.eval=" + input_file("train.jsonl"),
-                        "eval.every=1",
-                        "eval.temperature=1",
-                        "rollout.reward=length",
-                        "rollout.stop=d",
-                        "rollout.max_completion_tokens=40"};
-  const Words with_experts{"model.path=" + input_file("experts"), "model.init=random"};
+std::vector<Effect> model_effects() {
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
@@ -187,11 +192,17 @@ std::vector<Effect> training_effects() {
          return std::to_string(engine::num_positions(rl::load_model_config(c, c.model.path)));
        },
        {}},
-      {"model.router_aux_loss_coef", "0.5", recorded, with_experts},
+      {"model.router_aux_loss_coef", "0.5", recorded, with_experts()},
       {"model.router_bias_update_rate",
        "0.5",
        recorded,
        {"model.path=" + input_file("corrections"), "model.init=random"}},
+  };
+}
+
+std::vector<Effect> optimizer_effects() {
+  const Words cosine{"optimizer.lr_schedule=cosine"};
+  return {
       {"optimizer.learning_rate", "0.02", recorded, {}},
       {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},
       {"optimizer.warmup_steps", "2", recorded, {}},
@@ -205,6 +216,13 @@ std::vector<Effect> training_effects() {
       {"train.steps", "3", recorded, {}},
       {"train.tokens_per_micro_batch", "20", recorded, {}},
       {"train.num_mini_batches", "2", recorded, {}},
+  };
+}
+
+std::vector<Effect> fine_tuning_effects() {
+  const Words sft{"algorithm.task=sft", "data.sft=" + input_file("sft.jsonl"),
+                  "train.batch_size=2"};
+  return {
       {"train.batch_size", "3", fine_tuned, sft},
       {"data.sft", input_file("sft2.jsonl"), fine_tuned, sft},
       {"train.epochs", "2", fine_tuned, sft},
@@ -217,6 +235,18 @@ std::vector<Effect> training_effects() {
       {"data.max_length", "9", fine_tuned, with(sft, {"data.on_overlong=truncate"})},
       {"data.on_overlong", "truncate", fine_tuned,
        with(sft, {"data.on_overlong=drop", "train.tokens_per_micro_batch=8"})},
+  };
+}
+
+std::vector<Effect> evaluation_effects() {
+  // Sampled completions of different lengths, so that their mean tells which were looked at.
+  const Words evaluated{"data.eval=" + input_file("train.jsonl"),
+                        "eval.every=1",
+                        "eval.temperature=1",
+                        "rollout.reward=length",
+                        "rollout.stop=d",
+                        "rollout.max_completion_tokens=40"};
+  return {
       {"data.eval", input_file("other.jsonl"), recorded, evaluated},
       {"eval.every", "2", recorded, evaluated},
       {"eval.sets", "{other: " + input_file("other.jsonl") + "}", recorded, evaluated},
@@ -228,10 +258,15 @@ std::vector<Effect> training_effects() {
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"log.samples", "0", recorded, {}},
+  };
+}
+
+std::vector<Effect> parallel_effects() {
+  return {
       {"parallel.data_parallel_replicate_size", "2", recorded, {"train.tokens_per_micro_batch=20"}},
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
       {"parallel.expert_parallel_size", "2", sharding,
-       with(with_experts, {"parallel.data_parallel_shard_size=2"})},
+       with(with_experts(), {"parallel.data_parallel_shard_size=2"})},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},
@@ -247,12 +282,7 @@ std::vector<Effect> training_effects() {
   };
 }
 
-std::vector<Effect> rollout_effects() {
-  const Words json{"rollout.reward=json_schema"};
-  const Words code{"rollout.reward=code_tests", "rollout.reward_options.code_timeout_s=10"};
-  const Words python{"rollout.reward=python(" + input_file("rewards.py") + ":slow)"};
-  const Words server{"rollout.server=sglang"};
-  const Words live_run{"rollout.reward=length"};
+std::vector<Effect> prompt_effects() {
   return {
       {"data.train", input_file("other.jsonl"), jobs, {}},
       {"data.prompt_key", "question", jobs, {"data.train=" + input_file("keys.jsonl")}},
@@ -278,7 +308,20 @@ std::vector<Effect> rollout_effects() {
        "a",
        [](const rl::Config& c) { return rl::read_prompts(c.data.train, c)[0].prompt; },
        {}},
+      {"data.add_special_tokens",
+       "false",
+       [](const rl::Config& c) {
+         const auto tokenizer = engine::Tokenizer::load(input_file("bos.json"));
+         const rl::Prompt prompt = rl::read_prompts(c.data.train, c)[0];
+         return std::to_string(rl::prompt_ids(prompt, rl::prompt_rules(c), tokenizer).size());
+       },
+       {}},
       {"data.shuffle", "false", jobs, {}},
+  };
+}
+
+std::vector<Effect> sampling_effects() {
+  return {
       {"rollout.prompts_per_step", "3", worker_side, {}},
       {"rollout.group_size", "2", worker_side, {}},
       {"rollout.max_prompt_tokens", "2", jobs, {"data.on_overlong=drop"}},
@@ -287,6 +330,14 @@ std::vector<Effect> rollout_effects() {
       {"rollout.top_p", "0.1", sampled, {}},
       {"rollout.top_k", "1", sampled, {}},
       {"rollout.stop", "d", sampled, {}},
+  };
+}
+
+std::vector<Effect> reward_effects() {
+  const Words json{"rollout.reward=json_schema"};
+  const Words code{"rollout.reward=code_tests", "rollout.reward_options.code_timeout_s=10"};
+  const Words python{"rollout.reward=python(" + input_file("rewards.py") + ":slow)"};
+  return {
       {"rollout.reward", "length", scored, {}},
       {"rollout.reward_separator", "=", scored, {}},
       {"rollout.reward_options.tolerance", "0.1", scored, {"rollout.reward=math_answer"}},
@@ -297,7 +348,7 @@ std::vector<Effect> rollout_effects() {
       {"rollout.reward_options.json_schema", input_file("schema.json"), scored, json},
       {"rollout.reward_options.repetition_ngram", "1", scored, {"rollout.reward=repetition"}},
       {"rollout.reward_options.code_command", "sh", scored, code},
-      {"rollout.reward_options.code_timeout_s", "0.4", scored, code},
+      {"rollout.reward_options.code_timeout_s", "0.2", scored, code},
       {"rollout.reward_options.code_memory_mb", "200", scored, code},
       {"rollout.reward_options.http_url",
        "ftp://x",
@@ -308,7 +359,13 @@ std::vector<Effect> rollout_effects() {
        scored,
        {"rollout.reward=http", "rollout.reward_options.http_url=http://127.0.0.1:1"}},
       {"rollout.reward_options.python_command", "no-such-python", scored, python},
-      {"rollout.reward_options.python_timeout_s", "0.3", scored, python},
+      {"rollout.reward_options.python_timeout_s", "0.2", scored, python},
+  };
+}
+
+std::vector<Effect> bridge_effects() {
+  const Words server{"rollout.server=sglang"};
+  return {
       {"rollout.server", "llama_cpp", server_client, server},
       {"rollout.server_options.url", "http://127.0.0.1:9", server_client, server},
       {"rollout.server_options.api_key_file", input_file("key"), server_client, server},
@@ -331,6 +388,12 @@ std::vector<Effect> rollout_effects() {
        "/no/worker.key",
        worker_side,
        {"bridge.curve.trainer_public=/no/t.pub", "bridge.curve.worker_secret=/no/other.key"}},
+  };
+}
+
+std::vector<Effect> weights_effects() {
+  const Words live_run{"rollout.reward=length"};
+  return {
       {"weights.directory", input_file("versions"),
        [](const rl::Config& c) {
          std::error_code ignored;
@@ -424,8 +487,12 @@ const std::vector<Elsewhere>& elsewhere() {
 }
 
 std::vector<Effect> all_effects() {
-  std::vector<Effect> all = training_effects();
-  for (const auto& more : {algorithm_effects(), rollout_effects()}) {
+  std::vector<Effect> all;
+  for (const auto& effects :
+       {penalty_effects, loss_effects, advantage_effects, correction_effects, model_effects,
+        optimizer_effects, fine_tuning_effects, evaluation_effects, parallel_effects,
+        prompt_effects, sampling_effects, reward_effects, bridge_effects, weights_effects}) {
+    const std::vector<Effect> more = effects();
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

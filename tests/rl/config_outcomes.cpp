@@ -53,6 +53,7 @@ class Files {
   Files() {
     fs::copy(kGoldens / "policy", path("model"), fs::copy_options::recursive);
     write("model/tokenizer.json", letter_tokenizer());
+    write("bos.json", letter_tokenizer_with_bos());
     write("model/tokenizer_config.json",
           R"({"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}{{ who }}"})");
     write_model_with_experts();
@@ -77,9 +78,10 @@ class Files {
           R"({"prompt": "ab", "completion": "b", "other": "c", )"
           R"("chat": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ddd"}]})"
           "\n");
-    write("rewards.py",
-          "import time\ndef slow(completions):\n    time.sleep(1 if completions[0] == 'b' else 0)\n"
-          "    return [1.0] * len(completions)\n");
+    write(
+        "rewards.py",
+        "import time\ndef slow(completions):\n    time.sleep(0.4 if completions[0] == 'b' else 0)\n"
+        "    return [1.0] * len(completions)\n");
     write("schema.json", R"({"type": "integer"})");
     write("key", "secret\n");
   }
@@ -287,7 +289,7 @@ std::string scored(const rl::Config& config) {
   try {
     const rl::RewardSet rewards(config.rollout.reward, rl::reward_options(config.rollout, ""));
     for (const char* completion :
-         {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.6)\nprint(2)",
+         {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.3)\nprint(2)",
           "x = ' ' * (300 << 20)\nprint(2)", "echo 2"}) {
       const auto scores = rewards.score(
           {"", completion,
@@ -353,7 +355,7 @@ std::string sharding(const rl::Config& config) {
   std::string text;
   trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
     if (run.ranks().is_main()) {
-      const engine::ComputeContext& context = run.decoder().context();
+      const engine::ComputeContext& context = run.policy().decoder().context();
       for (const int64_t figure :
            {context.sharding->shard->size(), context.sharding->replicas->size(),
             context.sharding->stage, static_cast<int64_t>(context.reduce),
@@ -371,7 +373,7 @@ std::string activations(const rl::Config& config) {
   const test::TemporaryDirectory run_dir;
   engine::ActivationOptions options;
   trained(config, run_dir.path(),
-          [&](rl::TrainingRun& run) { options = run.decoder().activation_options(); });
+          [&](rl::TrainingRun& run) { options = run.policy().decoder().activation_options(); });
   return std::to_string(static_cast<int>(options.recompute)) + " " +
          std::to_string(options.offload) + " " + std::to_string(options.mlp_tile_tokens) + " " +
          std::to_string(options.logit_chunk_bytes);

@@ -273,7 +273,7 @@ TEST_CASE("a saved critic goes on to the bit") {
     rl::Critic critic(directory.config(dtype), comms);
     critic.update(local, columns, loss_tokens, 1e-2);
     critic.update(local, columns, loss_tokens, 1e-2);
-    rl::Manifest manifest;
+    rl::CheckpointManifest manifest;
     manifest.parts = {
         rl::write_part(target.path(), {}, test::named_slices("critic", critic.runner()))};
     rl::write_manifest(target.path(), manifest);

@@ -22,6 +22,23 @@ TEST_CASE("a step without a score raises an alarm that says why, and again at tw
   CHECK_FALSE(alarm.end());
 }
 
+TEST_CASE("a run in which no step had a score has learned nothing") {
+  rl::NoScoreAlarm alarm(/*max_steps=*/3);
+  rl::Metrics metrics;
+  alarm.add(metrics, /*has_score=*/false, "no server");
+  const rl::MetricsLine before_training{0, {{"eval_reward", 0.5}}};
+  const rl::MetricsLine unscored{1, {{"alarm/no_score", 1.0}}};
+  const rl::MetricsLine scored{2, {{"reward", 0.0}, {"alarm/no_score", 0.0}}};
+  using Lines = std::vector<rl::MetricsLine>;
+  const auto found = alarm.nothing_learned(Lines{before_training, unscored, unscored});
+  REQUIRE(found);
+  CHECK_THAT(*found, Contains("no sample of any step has a score (2 steps): no server"));
+  CHECK(alarm.may_end_run());
+  CHECK_FALSE(alarm.nothing_learned(Lines{before_training, unscored, scored}));
+  CHECK_FALSE(alarm.nothing_learned(Lines{before_training}));
+  CHECK_FALSE(rl::NoScoreAlarm(/*max_steps=*/0).may_end_run());
+}
+
 TEST_CASE(
     "so many steps in a row without a score end the run, and one score starts the count anew") {
   rl::NoScoreAlarm alarm(/*max_steps=*/2);

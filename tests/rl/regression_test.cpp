@@ -119,9 +119,10 @@ std::vector<Layout> layouts() {
 // One case of each way in which tokens of a step depend on each other.
 bool is_distinct(const std::string& name) {
   static const std::set<std::string> kDistinct{
-      "dapo",         "gspo",           "ppo",       "trl_gspo",      "nemo_rl", "areal",
-      "kl_in_reward", "seq_mask_tis",   "opsm",      "entropy_bonus", "gmpo",    "clip_cov",
-      "kl_cov",       "mask_truncated", "gae_turns", "gspo_forks"};
+      "dapo",      "gspo",         "ppo",          "trl_gspo", "nemo_rl",
+      "areal",     "kl_in_reward", "seq_mask_tis", "opsm",     "entropy_bonus",
+      "gmpo",      "clip_cov",     "vespo",        "kl_cov",   "mask_truncated",
+      "gae_turns", "gspo_forks"};
   return kDistinct.contains(name);
 }
 
@@ -200,7 +201,7 @@ void add_updates(Figures& figures, const rl::StepUpdates& updates) {
 Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& mesh,
                      const sp::ProcessGroups& comms) {
   rl::TrainingRun run({one.config, run_dir / one.name, 1, {}}, mesh, comms);
-  rl::Learner learner(run);
+  rl::Learner learner(one.config, run.ranks(), run.policy(), run.state());
   rl::StepBatch batch = rl::make_step_batch(one.rollouts, one.config);
   auto mini_batches = learner.collate(batch);
   learner.score(mini_batches, batch);

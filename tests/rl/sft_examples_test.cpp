@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "rl/data/json_lines.h"
@@ -316,12 +317,69 @@ TEST_CASE(
   CHECK(dropped.longest == 3);
   const PromptSet cut = scan(OnOverlong::kTruncate);
   REQUIRE(cut.prompts.size() == 3);
-  CHECK(prompt_ids(cut.prompts[1], prompt_limit(config), files.tokenizer()) == Ids{5, 5, 6});
+  CHECK(prompt_ids(cut.prompts[1], prompt_rules(config), files.tokenizer()) == Ids{5, 5, 6});
   CHECK(
-      describe_overlong(cut, prompt_limit(config)) ==
+      describe_overlong(cut, prompt_rules(config)) ==
       "1 of 3 prompts is longer than rollout.max_prompt_tokens = 3: truncated to the last tokens");
   config.rollout.max_prompt_tokens = 0;
   CHECK_THAT(scan(OnOverlong::kDrop).problems.at(0), Contains("no prompt is left"));
+}
+
+// A tokenizer that puts ";" before a text and "b" after it.
+engine::Tokenizer with_special_tokens(const test::TemporaryDirectory& directory) {
+  auto json = nlohmann::json::parse(kTokenizer);
+  const auto special = [](const char* id) {
+    return nlohmann::json{{"SpecialToken", {{"id", id}}}};
+  };
+  const nlohmann::json text = {{"Sequence", {{"id", "A"}}}};
+  json["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", nlohmann::json::array({special(";"), text, special("b")})},
+                            {"special_tokens", {{";", {{"ids", {2}}}}, {"b", {{"ids", {5}}}}}}};
+  test::write_file(directory.path() / "tokenizer.json", json.dump());
+  return engine::Tokenizer::load(directory.path());
+}
+
+TEST_CASE(
+    "a prompt that is text begins with the tokenizer's special tokens, rendered ones do not") {
+  const test::TemporaryDirectory directory;
+  const engine::Tokenizer tokenizer = with_special_tokens(directory);
+  Config config;
+  Prompt prompt{"1", "ac", ""};
+  const auto ids = [&] { return prompt_ids(prompt, prompt_rules(config), tokenizer); };
+  CHECK(ids() == Ids{2, 4, 6});  // nothing after it: a completion follows
+  config.data.add_special_tokens = AddSpecialTokens::kFalse;
+  CHECK(ids() == Ids{4, 6});
+  prompt.prompt = ";ac";
+  config.data.add_special_tokens = AddSpecialTokens::kTrue;
+  CHECK(ids() == Ids{2, 2, 4, 6});
+  config.data.add_special_tokens = AddSpecialTokens::kAuto;
+  CHECK(ids() == Ids{2, 4, 6});
+  prompt.prompt = "ac";
+  prompt.is_chat = true;
+  CHECK(ids() == Ids{4, 6});
+  // Counted in the length, and kept where a prompt is cut.
+  prompt = {"1", "aacc", ""};
+  config.rollout.max_prompt_tokens = 4;
+  CHECK_THROWS_WITH(ids(), Contains("has 5 tokens"));
+  config.data.on_overlong = OnOverlong::kTruncate;
+  CHECK(ids() == Ids{2, 4, 6, 6});
+}
+
+TEST_CASE(
+    "an example's prompt begins with the tokenizer's special tokens, its completion does not") {
+  const test::TemporaryDirectory directory;
+  const engine::Tokenizer tokenizer = with_special_tokens(directory);
+  Config config;
+  ChatFormat chat(config);
+  const TokenizedExample example = tokenize_example({"a", "c", {}}, tokenizer, {1}, chat);
+  CHECK(example.ids == Ids{2, 4, 6, 1});
+  CHECK(example.learned == Mask{false, false, true, true});
+  // A conversation is rendered: its template writes what it wants.
+  config.data.chat_template = ChatTemplate::kChatml;
+  ChatFormat chatml(config);
+  SftExample talk;
+  talk.conversation.messages = {{{"role", "assistant"}, {"content", "a"}}};
+  CHECK(tokenize_example(talk, tokenizer, {1}, chatml).ids.front() == 0);
 }
 
 TEST_CASE("every line that cannot be used is named, with what it has and what was expected") {

@@ -229,7 +229,7 @@ TEST_CASE("a checkpoint brings back weights, moments and counters, bf16 masters 
   auto policy = make_runner(1, dtype);
   take_step(policy);
   take_step(policy);
-  rl::Manifest manifest;
+  rl::CheckpointManifest manifest;
   manifest.state = {2, 2, 2, 7, "run"};
   test::save_checkpoint(rl::checkpoint_path(dir.path(), 2), policy, manifest);
   REQUIRE(rl::latest_checkpoint(dir.path()) == rl::checkpoint_path(dir.path(), 2));
@@ -315,7 +315,7 @@ TEST_CASE("a checkpoint brings back adapters and their moments on the base of th
   CHECK(policy.state_slices().size() == 3 * policy.decoder().adapters()->unit().specs().size());
   take_step(policy);
   take_step(policy);
-  rl::Manifest manifest;
+  rl::CheckpointManifest manifest;
   manifest.state = {2, 2, 2, 7, "run"};
   test::save_checkpoint(dir.path() / "c", policy, manifest);
   auto restored = runner(9);

@@ -219,7 +219,7 @@ TEST_CASE("a source says why an evaluation has no answer", "[evaluation]") {
       rl::mesh_shape(config.parallel), [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         rl::TrainingRun run({config, run_dir.path(), 1}, mesh, comms);
         const auto source = rl::make_live_source(config, run.state().run_id, run_dir.path(), 0, 1);
-        run.ranks().export_weights(run.decoder(), source->weight_sink(0, 1));
+        run.ranks().export_weights(run.policy().decoder(), source->weight_sink(0, 1));
         const rl::HeldOutAnswers answers =
             source->evaluate({6, 2, std::chrono::milliseconds(100), [] { return 0; }});
         CHECK(answers.samples.empty());

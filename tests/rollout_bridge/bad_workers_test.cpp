@@ -19,19 +19,7 @@ void never_time_out(TrainerOptions& options) { options.worker_timeout = millisec
 // The ROLLOUT of a valid rollout with its body changed, as a worker may send it.
 template <class Change>
 Payload spoiled(const Rollout& rollout, Change change) {
-  RolloutBody body;
-  body.rollout_id = rollout.rollout_id;
-  body.attempt = rollout.attempt;
-  body.group_id = rollout.group_id;
-  body.group_size = rollout.group_size;
-  body.sample_index = rollout.sample_index;
-  body.prompt_id = rollout.prompt_id;
-  body.temperature = rollout.temperature;
-  body.top_p = rollout.top_p;
-  body.top_k = rollout.top_k;
-  body.trainer_term = rollout.trainer_term;
-  body.finish_reason = "stop";
-  body.rewards = rollout.rewards;
+  Rollout body = rollout;
   change(body);
   Payload payload = encode_rollout(rollout);
   payload.body = make_payload(MessageType::kRollout, body).body;
@@ -75,19 +63,20 @@ TEST_CASE("a rollout with text that is not UTF-8 is rejected and its sample is a
   Payload payload;
   SECTION("rollout_id") {
     field = "rollout_id";
-    payload = spoiled(good, [](RolloutBody& b) { b.rollout_id = kNotUtf8; });
+    payload = spoiled(good, [](Rollout& b) { b.rollout_id = kNotUtf8; });
   }
   SECTION("prompt_id") {
     field = "prompt_id";
-    payload = spoiled(good, [](RolloutBody& b) { b.prompt_id = kNotUtf8; });
+    payload = spoiled(good, [](Rollout& b) { b.prompt_id = kNotUtf8; });
   }
   SECTION("the name of a reward") {
     field = "rewards";
-    payload = spoiled(good, [](RolloutBody& b) { b.rewards[0].first = kNotUtf8; });
+    payload = spoiled(good, [](Rollout& b) { b.rewards[0].first = kNotUtf8; });
   }
   SECTION("finish_reason") {
     field = "finish_reason";
-    payload = spoiled(good, [](RolloutBody& b) { b.finish_reason = kNotUtf8; });
+    payload = spoiled(good, [](Rollout& b) { b.finish_reason = FinishReason::kStop; });
+    payload.body.replace(payload.body.find("stop"), 4, "\xff\xfe\xff\xfe");
   }
   const AckBody ack = answer_to(trainer, "w", payload);
   CHECK(ack.status == "REJECTED");
@@ -110,7 +99,7 @@ TEST_CASE("a journal with text that is not UTF-8 starts, and the sample is made 
     const int64_t groups[] = {0};
     journal.grant(groups);
     const Payload payload =
-        spoiled(rollout_under(0, 0, 0, 1), [](RolloutBody& b) { b.rewards[0].first = kNotUtf8; });
+        spoiled(rollout_under(0, 0, 0, 1), [](Rollout& b) { b.rewards[0].first = kNotUtf8; });
     const Header header{payload.type, "run", 1, "w", 1, 1};
     REQUIRE(journal.append(0, flatten(pack_header(header, payload), payload)).ok());
   }
@@ -276,7 +265,7 @@ TEST_CASE("a refused worker gets one sample at a time until one is accepted", "[
   REQUIRE(of_a.size() == 4);
   for (const auto& [group, sample] : of_a) {
     trainer.say("a", spoiled(rollout_under(0, group, sample, 4),
-                             [](RolloutBody& b) { b.prompt_id = kNotUtf8; }));
+                             [](Rollout& b) { b.prompt_id = kNotUtf8; }));
   }
   CHECK(trainer.in_flight("a") <= 1);
   trainer.grant(groups(2, 4, 4, 0));

@@ -57,6 +57,22 @@ std::vector<FlatRollout> flat(const std::vector<Rollout>& rollouts) {
   return messages;
 }
 
+TEST_CASE("a rollout whose message lacks a field is refused by the field's name", "[codec]") {
+  for (const std::string field :
+       {"attempt", "group_id", "group_size", "sample_index", "temperature", "top_p", "top_k",
+        "trainer_term", "finish_reason"}) {
+    CAPTURE(field);
+    Payload payload = encode_rollout(make_rollout(3, 1, 2));
+    const auto at = payload.body.find(field);
+    REQUIRE(at != std::string::npos);
+    payload.body[at] = 'x';
+    const auto decoded = decode(frames_of(payload));
+    REQUIRE_FALSE(decoded.ok());
+    CHECK(decoded.error().reason == Reason::kInvalidField);
+    CHECK(decoded.error().detail.find(field) != std::string::npos);
+  }
+}
+
 TEST_CASE("rollouts round-trip alone and in batches", "[codec]") {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     const Rollout r = make_rollout(seed, 1, 2, seed);

@@ -234,7 +234,8 @@ TEST_CASE("an invalid rollout is rejected by name and its sample asked for again
   trainer.grant(groups(0, 1, 1, 0));
   REQUIRE(worker.await<CreditBody>(MessageType::kCredit).has_value());
   Payload rollout = encode_rollout(make_rollout(0, 0, 1));
-  RolloutBody body{"g", 0, 0, 1, 0, "", 0.0, 1.0, 0, 1, "stop", {}, ""};  // temperature 0
+  Rollout body = make_rollout(0, 0, 1);
+  body.temperature = 0;
   rollout.body = make_payload(MessageType::kRollout, body).body;
   worker.send(rollout, 4);
   const auto ack = worker.await<AckBody>(MessageType::kAck);

@@ -260,9 +260,14 @@ TEST_CASE("a manifest with bytes behind it and a temperature beyond fp32 are ref
   REQUIRE_FALSE(longer.ok());
   CHECK(longer.error().reason == Reason::kMalformed);
   Payload payload = encode_rollout(make_rollout(0, 0, 1));
-  payload.body = make_payload(MessageType::kRollout,
-                              RolloutBody{"r", 0, 0, 1, 0, "", 1e300, 1.0, 0, 1, "stop", {}, ""})
-                     .body;
+  const auto packed = [](double value) {
+    msgpack::sbuffer out;
+    msgpack::pack(out, value);
+    return std::string(out.data(), out.size());
+  };
+  const std::string temperature = packed(make_rollout(0, 0, 1).temperature);
+  REQUIRE(payload.body.find(temperature) != std::string::npos);
+  payload.body.replace(payload.body.find(temperature), temperature.size(), packed(1e300));
   const auto flat = flatten(pack_header({payload.type, "run", 1, "w", 1, 1}, payload), payload);
   const auto message = parse_flat(std::as_bytes(std::span(flat)), {});
   REQUIRE(message.ok());

@@ -201,7 +201,8 @@ TEST_CASE("a refused rollout gives back its own worker's sample and no other's",
   REQUIRE(granted(trainer, "a") == 1);
   trainer.bring_in("b", 0);
   Payload broken = encode_rollout(rollout_under(0, 0, 0, 1));
-  RolloutBody body{"g", 0, 0, 1, 0, "", 0.0, 1.0, 0, 1, "stop", {}, ""};  // temperature 0
+  Rollout body = rollout_under(0, 0, 0, 1);
+  body.temperature = 0;
   broken.body = make_payload(MessageType::kRollout, body).body;
   trainer.say("b", broken);
   CHECK(granted(trainer, "b") == 0);

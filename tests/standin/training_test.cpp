@@ -130,7 +130,7 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
       rl::mesh_shape(config.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
         rl::TrainingRun run({config, directory.path(), 1, {}}, mesh, comms);
-        rl::Learner learner(run);
+        rl::Learner learner(config, run.ranks(), run.policy(), run.state());
         auto batch = rl::make_step_batch(
             rl::read_rollout_file(kGoldens / "plain.jsonl", config.rollout.group_size), config);
         comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "every rank is ready");

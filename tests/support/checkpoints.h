@@ -26,9 +26,10 @@ inline std::vector<engine::NamedSlice> named_slices(const std::string& model,
 // Writes the policy into `dir` as `writers` ranks that all hold it would, and returns the manifest
 // that was written: `manifest` with its parts and the policy's optimizer steps.
 // Throws: what rl::write_part and rl::write_manifest throw.
-inline rl::Manifest save_checkpoint(const std::filesystem::path& dir,
-                                    const engine::ModelRunner& policy, rl::Manifest manifest,
-                                    int64_t writers = 1) {
+inline rl::CheckpointManifest save_checkpoint(const std::filesystem::path& dir,
+                                              const engine::ModelRunner& policy,
+                                              rl::CheckpointManifest manifest,
+                                              int64_t writers = 1) {
   std::filesystem::create_directories(dir);
   const auto slices = named_slices("policy", policy);
   manifest.parts.clear();

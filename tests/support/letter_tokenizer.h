@@ -19,4 +19,14 @@ inline std::string letter_tokenizer() {
          vocabulary + "}}}";
 }
 
+// The same with a post-processor that puts ";" before a text.
+inline std::string letter_tokenizer_with_bos() {
+  const std::string none = R"("post_processor": null)";
+  std::string text = letter_tokenizer();
+  return text.replace(text.find(none), none.size(),
+                      R"("post_processor": {"type": "TemplateProcessing",
+                         "single": [{"SpecialToken": {"id": ";"}}, {"Sequence": {"id": "A"}}],
+                         "special_tokens": {";": {"id": ";", "ids": [1], "tokens": [";"]}}})");
+}
+
 }  // namespace ringside::test

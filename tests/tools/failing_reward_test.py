@@ -90,6 +90,17 @@ class FailingReward(unittest.TestCase):
         self.assertEqual([step["step"] for step in self.metrics()], list(range(1, last + 3)))
         self.assertIn("reward", self.metrics()[-1])
 
+    def test_a_run_shorter_than_the_limit_fails_when_no_step_had_a_score(self):
+        # It works when it is tried before the run, with two completions.
+        self.function.write_text("def score(completions):\n"
+                                 "    if len(completions) != 2: raise RuntimeError('the grader is away')\n"
+                                 "    return [1.0, 0.0]\n")
+        run = self.start(1)
+        self.assertEqual(run.wait(DEADLINE_S), 1, self.text())
+        self.assertIn("no sample of any step has a score", self.text())
+        self.assertIn("the grader is away", self.text())
+        self.assertFalse((self.run_dir / "checkpoint-final").exists())
+
     def test_an_evaluation_whose_reward_fails_is_a_warning(self):
         held_out = self.folder / "held_out.jsonl"
         lines = (self.data / "held_out.jsonl").read_text().splitlines()

@@ -68,7 +68,7 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
       as_usage([&] { return rl::load_prompt_set(options.data, config, sampler.tokenizer()); });
   if (set.overlong > 0) {
     rl::log::warn(options.data.string() + ": " +
-                  rl::describe_overlong(set, rl::prompt_limit(config)));
+                  rl::describe_overlong(set, rl::prompt_rules(config)));
   }
   std::vector<rl::Prompt>& prompts = set.prompts;
   if (config.eval.max_prompts > 0 &&

@@ -73,7 +73,7 @@ rl::PromptSet read_input(const GenerateOptions& options, const rl::Config& confi
   }
   rl::PromptSet set = rl::load_prompt_set(options.input, config, tokenizer);
   if (set.overlong > 0) {
-    rl::log::warn(options.input + ": " + rl::describe_overlong(set, rl::prompt_limit(config)));
+    rl::log::warn(options.input + ": " + rl::describe_overlong(set, rl::prompt_rules(config)));
   }
   return set;
 }

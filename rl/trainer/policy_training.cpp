@@ -1,0 +1,78 @@
+#include "rl/trainer/policy_training.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engine/models/headed_model.h"
+#include "engine/optim/lr_schedule.h"
+#include "engine/runner/collator_options.h"
+#include "rl/setup/model_setup.h"
+#include "rl/setup/optimizer_options.h"
+#include "rl/setup/sequence_parallel.h"
+#include "sp/mesh/control.h"
+
+namespace ringside::rl {
+namespace {
+
+// Number of optimizer steps in one step of the algorithm.
+int64_t updates_per_step(const Config& config) {
+  const int64_t iterations =
+      config.algorithm.task == Task::kRl ? config.algorithm.num_iterations : 1;
+  return iterations * config.train.num_mini_batches;
+}
+
+std::unique_ptr<engine::ModelRunner> load_runner(const Config& config,
+                                                 const sp::ProcessGroups& comms) {
+  auto decoder = load_policy(config, compute_context(config, comms));
+  decoder->set_activation_options(activation_options(config));
+  auto runner = std::make_unique<engine::ModelRunner>(
+      std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
+      adamw_options(config.optimizer));
+  runner->balance_experts(
+      {config.model.router_aux_loss_coef, config.model.router_bias_update_rate});
+  return runner;
+}
+
+}  // namespace
+
+PolicyTraining::PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state)
+    : config_(config), ranks_(ranks), state_(state), runner_(load_runner(config, ranks.comms())) {}
+
+double PolicyTraining::learning_rate_factor() const {
+  const OptimizerConfig& optimizer = config_.optimizer;
+  engine::LrSchedule schedule;
+  schedule.decay = optimizer.lr_schedule;
+  schedule.peak = 1.0;
+  schedule.warmup_steps = optimizer.warmup_steps;
+  schedule.min_lr_ratio = optimizer.min_lr_ratio;
+  schedule.total_steps = config_.train.steps * updates_per_step(config_);
+  return schedule.at_step(state_.optimizer_step);
+}
+
+std::vector<sp::MicroBatch> PolicyTraining::collate(
+    const std::vector<sp::Document>& documents) const {
+  const int64_t budget = config_.train.tokens_per_micro_batch;
+  const auto packing = sp::plan_micro_batches(documents, ranks_.mesh().shape().dp_size(), budget,
+                                              config_.sp.shared_prefix);
+  sp::check_agreement(packing.hash(), "the micro-batch plan", ranks_.world());
+  return sp::collate(
+      documents, packing, ranks_.mesh(),
+      engine::collator_options(decoder().config(), budget, sequence_options(config_.sp)));
+}
+
+UpdateResult PolicyTraining::update(const LocalBatch& mini_batch, const StepColumns& columns,
+                                    const LossFunction& loss) {
+  const auto inputs = training_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
+  const StepSize size{config_.optimizer.learning_rate * learning_rate_factor(),
+                      config_.optimizer.max_grad_norm};
+  UpdateResult result = update_policy(*runner_, inputs, loss, size, ranks_.world());
+  result.learning_rate = size.learning_rate;
+  if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
+    throw engine::Diverged("the loss is " + std::to_string(of_all));
+  }
+  ++state_.optimizer_step;
+  return result;
+}
+
+}  // namespace ringside::rl

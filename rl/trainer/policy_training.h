@@ -1,0 +1,52 @@
+// The policy in training on this rank: its model with the optimizer, its learning-rate schedule,
+// and its optimizer steps. Every algorithm trains it; a checkpoint of the run holds it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/runner/model_runner.h"
+#include "rl/checkpoint/training_state.h"
+#include "rl/config/config.h"
+#include "rl/step/column_tensors.h"
+#include "rl/step/policy_update.h"
+#include "rl/trainer/run_ranks.h"
+#include "sp/batch/collator.h"
+
+namespace ringside::rl {
+
+// Thread safety: none.
+class PolicyTraining {
+ public:
+  // Loads load_policy(). state: of the run; update() counts its optimizer steps. All three must
+  // outlive this. Not collective.
+  // Blocks: until the weights are read.
+  // Throws: as load_policy().
+  PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state);
+
+  engine::ModelRunner& runner() { return *runner_; }
+  const engine::Decoder& decoder() const { return runner_->decoder(); }
+
+  // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
+  double learning_rate_factor() const;
+
+  // This rank's micro-batches of one optimizer step's documents. The ranks compare the hash of the
+  // plan first.
+  // Collective over: the world.
+  // Throws: c10::Error on every rank when the plans differ; as sp::collate.
+  std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
+
+  // One optimizer step.
+  // Collective over: the world.
+  // Throws: engine::Diverged on every rank, as update_policy() and when the loss is not finite.
+  UpdateResult update(const LocalBatch& mini_batch, const StepColumns& columns,
+                      const LossFunction& loss);
+
+ private:
+  const Config& config_;
+  const RunRanks& ranks_;
+  TrainingState& state_;
+  std::unique_ptr<engine::ModelRunner> runner_;
+};
+
+}  // namespace ringside::rl

@@ -1,0 +1,384 @@
+// Guards keys that contradict each other and keys that nothing reads: each is refused at the key to
+// change. A setting that is accepted and has no effect trains something else than its recipe says.
+#include <catch2/catch.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "rl/config/load.h"
+#include "rl/config/presets.h"
+#include "rl/config/schema.h"
+#include "rl/config/unread_keys.h"
+#include "tests/rl/config_text.h"
+
+namespace ringside::rl {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("contradictions between keys are errors at the key to change") {
+  CHECK_THAT(joined(load_text("algorithm:\n  loss_divisor: 512\n").errors),
+             Contains("recipe.yaml:2:3: algorithm.loss_divisor: is 512.0, but"));
+  CHECK_THAT(
+      joined(load_config({}, {"rollout.group_size=1"}).errors),
+      Contains(
+          "command line: rollout.group_size: is 1, but algorithm.advantage.estimator group_mean"));
+  CHECK_FALSE(load_config({}, {"rollout.group_size=1", "algorithm.task=sft"}).ok());
+  CHECK_FALSE(load_config({}, {"train.num_mini_batches=65"}).ok());
+  CHECK(load_config({}, {"train.num_mini_batches=64"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.task=sft", "algorithm.preset=trl"}).ok());
+  CHECK_FALSE(load_config({}, {"eval.every=5"}).ok());
+  CHECK(load_config({}, {"eval.every=5", "data.eval=x.jsonl"}).ok());
+  CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
+}
+
+TEST_CASE("keys of one policy loss are refused under another") {
+  CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.ppo_clip.dual_clip=3"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.ppo_clip.delta=4"}).ok());
+  CHECK_FALSE(load_config({}, {"algorithm.ppo_clip.dual_clip=0.5"}).ok());
+  CHECK(load_config({}, {"algorithm.ppo_clip.dual_clip=3"}).ok());
+}
+
+TEST_CASE("parts of an algorithm that do not go together are refused") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK(load_config({}, {"algorithm.advantage.estimator=gae", "rollout.group_size=1"}).ok());
+  CHECK(load_config({}, {"algorithm.advantage.estimator=given", "rollout.group_size=1"}).ok());
+  for (const char* word :
+       {"algorithm.reward.scale=2", "algorithm.reward.clip=1",
+        "algorithm.reward.overlong_buffer_tokens=8", "algorithm.dynamic_sampling=drop"}) {
+    CHECK_THAT(error({"algorithm.advantage.estimator=given", word}), Contains("estimator given"));
+  }
+  CHECK_THAT(error({"algorithm.advantage.estimator=given", "algorithm.kl_in=reward",
+                    "algorithm.kl_coef=0.1"}),
+             Contains("algorithm.kl_in: is reward"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=gae", "algorithm.dynamic_sampling=drop"}),
+             Contains("which looks at groups"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=pass_at_k", "algorithm.advantage.std=batch"}),
+             Contains("estimator pass_at_k does not use it"));
+  CHECK_THAT(error({"algorithm.critic.warmup_steps=5"}), Contains("has no critic"));
+  CHECK_THAT(error({"algorithm.kl_target=0.1"}), Contains("kl_coef is 0"));
+  CHECK_THAT(error({"algorithm.reference_update_every=5"}),
+             Contains("there is no reference policy"));
+  CHECK_THAT(error({"algorithm.entropy_target=0.5"}), Contains("could not move"));
+  CHECK_THAT(error({"algorithm.correction.mode=tis", "algorithm.old_logprobs=rollout"}),
+             Contains("nothing to correct"));
+  CHECK_THAT(error({"algorithm.correction.low=3"}), Contains("above algorithm.correction.high"));
+  CHECK_THAT(
+      error({"algorithm.correction.mode=seq_mask_tis", "algorithm.correction.level=sequence"}),
+      Contains("uses both"));
+  CHECK_THAT(error({"algorithm.loss=gmpo", "algorithm.importance_level=sequence"}),
+             Contains("its own form"));
+  CHECK_THAT(error({"algorithm.reward.overlong_buffer_tokens=600"}),
+             Contains("more than rollout.max_completion_tokens"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=gdpo", "algorithm.reward.clip=1"}),
+             Contains("gdpo"));
+  CHECK_THAT(error({"rollout.reward=exact_mach"}),
+             Contains("rollout.reward") && Contains("exact_match"));
+  CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
+}
+
+TEST_CASE("router replay is refused where no routes could come from") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string rollout = "algorithm.router_replay=rollout";
+  const std::string recompute = "algorithm.router_replay=recompute";
+  CHECK(load_config({}, {rollout}).ok());
+  CHECK(load_config({}, {rollout, "algorithm.old_logprobs=rollout"}).ok());
+  CHECK(load_config({}, {recompute, "train.num_mini_batches=2"}).ok());
+  CHECK(load_config({}, {recompute, "algorithm.num_iterations=2"}).ok());
+  CHECK_THAT(error({recompute}), Contains("algorithm.router_replay: is recompute") &&
+                                     Contains("a step has one optimizer step"));
+  CHECK_THAT(error({recompute, "algorithm.num_iterations=2", "algorithm.old_logprobs=rollout"}),
+             Contains("has no pass of the old policy"));
+  CHECK_THAT(error({rollout, "algorithm.task=sft"}),
+             Contains("neither rollouts nor an old policy"));
+  for (const char* server : {"llama_cpp", "python"}) {
+    CHECK_THAT(error({rollout, std::string("rollout.server=") + server}),
+               Contains("does not say which experts a token used"));
+  }
+  CHECK_THAT(error({"algorithm.router_replay=r3"}),
+             Contains("none, rollout, recompute") || Contains("algorithm.router_replay"));
+}
+
+TEST_CASE("an update of routers is refused where adapters freeze them") {
+  const std::vector<std::string> moving{"model.router_bias_update_rate=0.001"};
+  CHECK(load_config({}, moving).ok());
+  CHECK_THAT(joined(load_config({}, {moving[0], "lora.rank=4"}).errors),
+             Contains("model.router_bias_update_rate") && Contains("with lora.rank 4") &&
+                 Contains("expected 0"));
+  CHECK(load_config({}, {"model.router_aux_loss_coef=0.001", "lora.rank=4"}).ok());
+  CHECK_FALSE(load_config({}, {"model.router_aux_loss_coef=-1"}).ok());
+}
+
+TEST_CASE("half a set of the bridge's keys is refused") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(error({"bridge.curve.trainer_secret=t.key"}), Contains("expected both or neither"));
+  CHECK_THAT(error({"bridge.curve.trainer_public=t.pub"}), Contains("expected both or neither"));
+  CHECK(
+      load_config({}, {"bridge.curve.trainer_secret=t.key", "bridge.curve.allowed_workers=allowed"})
+          .ok());
+  CHECK(load_config({}, {"bridge.curve.worker_secret=w.key", "bridge.curve.trainer_public=t.pub"})
+            .ok());
+  CHECK_FALSE(load_config({}, {"weights.full_every=0"}).ok());
+}
+
+TEST_CASE("a preset's settings of its own loss do not refuse another loss") {
+  const auto of_verl = load_config({}, {"algorithm.preset=verl", "algorithm.loss=sapo"});
+  CHECK(joined(of_verl.errors) == "");
+  CHECK(
+      load_config({}, {"algorithm.preset=verl", "algorithm.kl_in=reward", "algorithm.kl_coef=0.1"})
+          .ok());
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(
+      error({"algorithm.preset=verl", "algorithm.loss=sapo", "algorithm.ppo_clip.dual_clip=4"}),
+      Contains("algorithm.ppo_clip.dual_clip: is 4.0"));
+  CHECK_THAT(error({"algorithm.dppo.ratio_bound=3"}), Contains("expected 0.0, or loss dppo_tv"));
+  CHECK_THAT(error({"algorithm.correction.token_high=2"}),
+             Contains("expected 0, or mode seq_mask_tis"));
+  CHECK_THAT(error({"algorithm.kl_average=samples"}), Contains("kl_in loss sums the KL"));
+}
+
+TEST_CASE("sequence parallelism's keys are refused where they contradict each other") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(error({"parallel.context_parallel_size=4", "parallel.ulysses_parallel_size=2"}),
+             Contains("is 4, but parallel.ringattn_parallel_size or"));
+  CHECK_THAT(error({"sp.method=ring"}), Contains("is ring, which factors"));
+  CHECK(load_config({}, {"sp.method=ring", "parallel.context_parallel_size=4"}).ok());
+  CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6"}),
+             Contains("parallel.expert_parallel_size") && Contains("has 6 ranks") &&
+                 Contains("expected a divisor"));
+  CHECK_THAT(error({"sp.virtual_ranks=8", "parallel.ulysses_parallel_size=4"}),
+             Contains("asks for 4"));
+  CHECK(load_config({}, {"sp.virtual_ranks=8", "parallel.ringattn_parallel_size=8"}).ok());
+  const std::string ring = "parallel.ringattn_parallel_size=2";
+  CHECK_THAT(error({"sp.heads_k_stride=2", ring}), Contains("p2p does not gather"));
+  CHECK(load_config({}, {"sp.heads_k_stride=2", "sp.ring_impl=all_gather", ring}).ok());
+  CHECK_THAT(error({"sp.device_speeds=H100"}), Contains("no sequence is shared"));
+  CHECK(load_config({}, {"sp.device_speeds=H100", ring}).ok());
+  const std::string gathered = "sp.ring_backward=all_gather";
+  CHECK_THAT(error({gathered, "sp.ring_impl=all_gather", ring}),
+             Contains("gathers in both passes"));
+  CHECK(load_config({}, {gathered, ring}).ok());
+}
+
+TEST_CASE("offloaded activations and MLP tiles need recomputation") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word : {"model.offload_activations=true", "model.mlp_tile_tokens=64"}) {
+    CHECK_THAT(error({word}), Contains("but model.recompute is none; expected"));
+    for (const char* recompute : {"model.recompute=full", "model.recompute=selective"}) {
+      CHECK(load_config({}, {word, recompute}).ok());
+    }
+  }
+}
+
+TEST_CASE("keys of an axis with one rank, and of sharding that does not exist, are refused") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word : {"sp.ring_impl=all_gather", "sp.placement=zigzag", "sp.heads_k_stride=2",
+                           "sp.ring_backward=all_gather"}) {
+    INFO(word);
+    CHECK_THAT(error({word, "parallel.ulysses_parallel_size=2"}),
+               Contains("there is no ring attention"));
+    CHECK_THAT(error({word, "parallel.context_parallel_size=2", "sp.method=ulysses"}),
+               Contains("there is no ring attention"));
+  }
+  CHECK(load_config({}, {"sp.placement=zigzag", "parallel.ringattn_parallel_size=2"}).ok());
+  CHECK(load_config({}, {"sp.placement=zigzag", "parallel.context_parallel_size=2"}).ok());
+  CHECK_THAT(error({"sp.async_ulysses=true", "parallel.ringattn_parallel_size=2"}),
+             Contains("there is no Ulysses exchange"));
+  CHECK(load_config({}, {"sp.async_ulysses=true", "parallel.ulysses_parallel_size=2"}).ok());
+  CHECK(load_config({}, {"sp.async_ulysses=auto"}).ok());
+  for (const char* mode : {"ulysses_only", "ring_only", "none"}) {
+    CHECK_THAT(error({std::string("parallel.cp_fsdp_mode=") + mode}),
+               Contains("there is one sequence-parallel rank"));
+  }
+}
+
+TEST_CASE("keys of adapters are refused without adapters, and where they do not go together") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* word : {"lora.alpha=8", "lora.target_modules=q_proj", "lora.path=/adapter",
+                           "lora.base=nf4", "lora.publish=adapter"}) {
+    INFO(word);
+    CHECK_THAT(error({word}), Contains("but lora.rank is 0"));
+  }
+  const std::string rank = "lora.rank=8";
+  CHECK(load_config({}, {rank, "lora.base=nf4", "lora.publish=adapter"}).ok());
+  CHECK_THAT(error({rank, "lora.target_modules=q_proj, query"}),
+             Contains("lora.target_modules") && Contains("'query'") && Contains("gate_proj"));
+  CHECK_THAT(error({rank, "algorithm.reference_update_every=2", "algorithm.kl_coef=0.1"}),
+             Contains("the policy without its adapters"));
+  const std::string adapter = "lora.publish=adapter";
+  CHECK_THAT(error({rank, adapter, "weights.directory=/versions"}),
+             Contains("whole models on disk"));
+  const std::string url = "rollout.server_options.url=http://127.0.0.1:1";
+  for (const char* server : {"python", "vllm"}) {
+    INFO(server);
+    const std::string kind = std::string("rollout.server=") + server;
+    CHECK(load_config({}, {rank, adapter, kind, url}).ok());
+    CHECK_THAT(error({rank, adapter, kind, url, "lora.base=nf4"}),
+               Contains("those of lora.base nf4"));
+    CHECK_THAT(error({rank, adapter, kind, url, "rollout.server_options.weights=pull"}),
+               Contains("takes whole weights"));
+    CHECK(load_config({}, {rank, adapter, kind, url, "lora.base=nf4",
+                           "rollout.server_options.weights=disk"})
+              .ok());
+  }
+  CHECK_THAT(error({rank, adapter, "rollout.server=sglang", url}), Contains("the worker merges"));
+}
+
+TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing reads them") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(error({"algorithm.task=sft", "eval.every=5"}),
+             Contains("eval.every: is 5, but data.sft_eval is empty"));
+  CHECK(load_config({}, {"algorithm.task=sft", "eval.every=5", "data.sft_eval=x.jsonl"}).ok());
+  CHECK_THAT(error({"algorithm.task=sft", "data.eval=x.jsonl"}),
+             Contains("data.eval: is") && Contains("data.sft_eval"));
+  CHECK_THAT(error({"algorithm.task=sft", "data.max_length=20000"}),
+             Contains("data.max_length: is 20000") && Contains("16384"));
+  CHECK_THAT(error({"data.max_length=20"}),
+             Contains("data.max_length: is 20") && Contains("algorithm.task sft"));
+  CHECK_THAT(error({"train.epochs=2"}),
+             Contains("train.epochs: is 2") && Contains("algorithm.task sft"));
+  CHECK_THAT(error({"data.sft_eval=x.jsonl"}),
+             Contains("data.sft_eval: is") && Contains("algorithm.task sft"));
+  CHECK_THAT(error({"checkpoint.keep_best=true"}),
+             Contains("checkpoint.keep_best: is true") && Contains("eval.every is 0"));
+  CHECK_THAT(error({"eval.samples=4"}),
+             Contains("eval.samples: is 4, but eval.temperature 0 samples greedily"));
+  CHECK(load_config({},
+                    {"eval.samples=4", "eval.temperature=0.7", "eval.every=5", "data.eval=x.jsonl"})
+            .ok());
+  CHECK_THAT(error({"algorithm.task=sft", "eval.samples=4", "eval.temperature=0.7"}),
+             Contains("eval.samples: is 4, but algorithm.task sft samples nothing"));
+  for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
+                          "localhost:65536", "localhost:94x0", "localhost:999999"}) {
+    CHECK_THAT(error({std::string("log.openmetrics=") + bad}),
+               Contains("log.openmetrics: is") && Contains("expected HOST:PORT"));
+  }
+  for (const char* good : {"", "127.0.0.1:9400", "[::1]:1", "localhost:65535"}) {
+    CHECK(load_config({}, {std::string("log.openmetrics=") + good}).ok());
+  }
+}
+
+TEST_CASE("a key that nothing reads is refused, with what it says and what would read it") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string sft = "algorithm.task=sft";
+  const std::string eval = "data.eval=x.jsonl";
+  // The words of a command line, the key that is refused, and why.
+  const std::vector<std::tuple<std::vector<std::string>, const char*, const char*>> cases = {
+      {{"train.batch_size=64"}, "train.batch_size: is 64", "only algorithm.task sft reads it"},
+      {{"data.sft=x.jsonl"}, "data.sft: is ", "or algorithm.task sft"},
+      {{"algorithm.entropy_step=0.1"}, "entropy_step: is 0.1", "entropy_target is 0"},
+      {{"algorithm.sapo.tau_positive=2"}, "sapo.tau_positive: is 2.0", "or loss sapo"},
+      {{"algorithm.critic.learning_rate=0.1"}, "critic.learning_rate", "has no critic"},
+      {{"rollout.reward_options.http_url=http://x"}, "http_url", "or http in rollout.reward"},
+      {{"rollout.server_options.url=http://x"}, "server_options.url", "rollout.server is embedded"},
+      {{"algorithm.correction.high=3"}, "correction.high: is 3.0", "correction.mode is none"},
+      {{"optimizer.min_lr_ratio=0.1"}, "min_lr_ratio: is 0.1", "lr_schedule constant"},
+      {{"algorithm.dynamic_sampling=drop", "algorithm.dynamic_sampling_rounds=5"},
+       "dynamic_sampling_rounds: is 5",
+       "or dynamic_sampling refill"},
+      {{"algorithm.kl_in=reward"}, "kl_in: is reward", "algorithm.kl_coef is 0"},
+      {{"algorithm.clip_high=0.3", "algorithm.loss=reinforce"},
+       "clip_high: is 0.3",
+       "clip nothing"},
+      {{"rollout.reward=length", "rollout.reward_separator=="}, "reward_separator", "exact_match"},
+      {{"data.eval=x.jsonl"}, "data.eval: is ", "eval.every is not set"},
+      {{"eval.before_training=false"}, "before_training: is false", "eval.every is 0"},
+      {{"eval.timeout_s=5", eval, "eval.every=1"}, "eval.timeout_s: is 5.0", "or eval.by workers"},
+      {{"parallel.reduce_dtype=bfloat16"}, "reduce_dtype", "every rank holds the whole model"},
+      {{"parallel.reduce_dtype=bfloat16", "parallel.data_parallel_replicate_size=2"},
+       "reduce_dtype",
+       "every rank holds the whole model"},
+      {{"parallel.zero_stage=1", "parallel.ulysses_parallel_size=2",
+        "parallel.cp_fsdp_mode=ring_only"},
+       "zero_stage: is 1",
+       "every rank holds the whole model"},
+      {{sft, "algorithm.kl_coef=0.1"}, "algorithm.kl_coef: is 0.1", "algorithm.task sft"},
+      {{sft, "algorithm.advantage.estimator=gae"},
+       "advantage.estimator: is gae",
+       "or algorithm.task rl"},
+      {{sft, "data.train=x.jsonl"}, "data.train: is ", "learns from data.sft"},
+      {{"model.reference_path=x"}, "model.reference_path: is ", "kl_coef is 0"},
+      {{"weights.keep=3"}, "weights.keep: is 3", "weights.directory is empty"},
+  };
+  for (const auto& [words, key, why] : cases) {
+    CHECK_THAT(error(words), Contains(key) && Contains(why) && Contains("; expected "));
+  }
+  // What makes the key read.
+  CHECK(error({"parallel.reduce_dtype=bfloat16", "parallel.data_parallel_shard_size=2"}) == "");
+  CHECK(error({"parallel.zero_stage=1", "parallel.ringattn_parallel_size=2",
+               "parallel.cp_fsdp_mode=ring_only"}) == "");
+  CHECK(error({eval, "eval.every=0"}) == "");
+  CHECK(error({"rollout.server=vllm", "rollout.server_options.url=http://x"}) == "");
+  CHECK(error({"algorithm.kl_coef=0.1", "algorithm.kl_in=reward"}) == "");
+}
+
+TEST_CASE("values that nobody means are outside of their range") {
+  const auto fails = [](const std::string& word) { return !load_config({}, {word}).ok(); };
+  CHECK(fails("rollout.group_size=1000000"));
+  CHECK_FALSE(fails("rollout.group_size=65536"));
+  CHECK(fails("rollout.prompts_per_step=1000001"));
+  CHECK(fails("rollout.temperature=100"));
+  CHECK_FALSE(fails("rollout.temperature=10"));
+  CHECK(fails("optimizer.learning_rate=1000"));
+  CHECK_FALSE(fails("optimizer.learning_rate=1"));
+  CHECK_THAT(joined(load_config({}, {"rollout.reward=math_answer*0"}).errors),
+             Contains("rollout.reward: is math_answer*0") && Contains("every weight is 0"));
+  CHECK_FALSE(fails("rollout.reward=math_answer * 0, length"));
+}
+
+TEST_CASE("a key of a preset or below a later switch is not refused as unread") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  // verl's dual clip belongs to ppo_clip.
+  CHECK(error({"algorithm.preset=verl", "algorithm.loss=cispo"}) == "");
+  CHECK(error({"algorithm.preset=rloo", "algorithm.kl_coef=0"}) == "");
+  const std::string recipe =
+      "eval: {every: 5, temperature: 0.7}\ndata: {eval: x.jsonl}\n"
+      "lora: {rank: 4, alpha: 8}\n";
+  CHECK(joined(load_text(recipe, {"eval.every=0", "lora.rank=0"}).errors) == "");
+  CHECK_THAT(joined(load_text(recipe, {"lora.rank=0", "lora.alpha=9"}).errors),
+             Contains("lora.alpha: is 9.0, but lora.rank is 0"));
+  CHECK_THAT(joined(load_text("lora: {alpha: 8}\n").errors), Contains("lora.alpha: is 8.0"));
+  // One recipe for the warm start and for what follows.
+  const std::string both = "data: {train: x.jsonl, sft: y.jsonl}\nrollout: {group_size: 4}\n";
+  CHECK_THAT(joined(load_text(both).errors), Contains("data.sft"));
+  CHECK(joined(load_text(both, {"algorithm.task=sft"}).errors) == "");
+  // Commands that sample from a model read other keys.
+  CHECK(load_config({}, {"eval.temperature=0.7"}, ConfigUse::kSampleModel).ok());
+  CHECK_FALSE(load_config({}, {"eval.temperature=0.7"}).ok());
+}
+
+TEST_CASE("every rule about unread keys names keys that exist") {
+  const auto& keys = known_keys();
+  for (const UnreadRule& rule : unread_rules()) {
+    INFO(rule.key);
+    CHECK(std::any_of(keys.begin(), keys.end(),
+                      [&](const std::string& key) { return key.starts_with(rule.key); }));
+    CHECK(std::count(keys.begin(), keys.end(), rule.switch_key) == 1);
+    CHECK(rule.reason.find("; or ") != std::string_view::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ringside::rl
