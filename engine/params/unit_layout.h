@@ -43,6 +43,7 @@ class UnitLayout {
     int64_t numel;
   };
 
+  // The parameters lie one after another, in the order of `specs`.
   UnitLayout(std::string name, std::vector<ParamSpec> specs);
 
   // Of the unit, for messages.
