@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/generate/kv_cache.h"
+#include "engine/nn/head_logits.h"
 
 namespace ringside::engine {
 namespace {
@@ -65,7 +66,7 @@ class Batch {
     for (const std::size_t i : rows_) {
       uniform.push_back(streams_[i].uniform(completions_[i].ids.size()));
     }
-    at::Tensor logits_BV = at::linear(hidden_BE_, weights_.head_VE);
+    at::Tensor logits_BV = head_logits(hidden_BE_, weights_.head_VE);
     if (decoder_.config().logits_divisor != 1.0) {
       logits_BV.div_(decoder_.config().logits_divisor);
     }

@@ -25,6 +25,28 @@ void grow(at::Tensor& cache, int64_t added) {
   cache = at::cat({cache, at::zeros(shape, cache.options())}, 2);
 }
 
+// What scores and sums of values are computed in, as the trainer's attention does. A score of 20
+// rounded to bf16 is off by up to 0.06, and a policy that attends so is not the trainer's.
+at::ScalarType sum_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Scaled products of queries [B, n, D] with keys [B, m, D] in the dtype of sums: [B, n, m].
+at::Tensor scores_of(const at::Tensor& q_BnD, const at::Tensor& k_BmD, double scale) {
+  const at::ScalarType sums = sum_dtype(q_BnD);
+  if (q_BnD.is_cuda() && q_BnD.scalar_type() != sums) {  // CUDA has this product without a copy
+    return at::bmm(q_BnD, k_BmD.transpose(1, 2), sums).mul_(scale);
+  }
+  return at::bmm(q_BnD.to(sums) * scale, k_BmD.to(sums).transpose(1, 2));
+}
+
+// Values [B, m, D] weighted by probs [B, n, m]; returns [B, n, D] in the values' dtype. On CUDA the
+// probs are rounded to that dtype, as FlashAttention does.
+at::Tensor weighted_values(const at::Tensor& probs_Bnm, const at::Tensor& v_BmD) {
+  const at::ScalarType factors = v_BmD.is_cuda() ? v_BmD.scalar_type() : sum_dtype(v_BmD);
+  return at::bmm(probs_Bnm.to(factors), v_BmD.to(factors)).to(v_BmD.scalar_type());
+}
+
 // Softmax over the last dim of scores [.., H, n]; sinks join the sums without a column.
 at::Tensor softmax_with_sinks(const at::Tensor& scores_xHn, const at::Tensor& sinks_H) {
   if (!sinks_H.defined()) {
@@ -44,10 +66,9 @@ at::Tensor attend_rows(const AttentionSpec& spec, const at::Tensor& q_HnD, const
   const int64_t first = spec.window > 0 ? std::max<int64_t>(0, begin - spec.window + 1) : 0;
   const int64_t keys = begin + rows - first;
   // The g queries of a key/value head form one matrix.
-  const at::Tensor q =
-      (q_HnD.narrow(1, begin, rows) * spec.softmax_scale).reshape({kv_heads, -1, d});
+  const at::Tensor q = q_HnD.narrow(1, begin, rows).reshape({kv_heads, -1, d});
   const at::Tensor scores =
-      at::bmm(q, k_KnD.narrow(1, first, keys).transpose(1, 2)).view({heads, rows, keys});
+      scores_of(q, k_KnD.narrow(1, first, keys), spec.softmax_scale).view({heads, rows, keys});
   // By how much a query is behind a key.
   const at::Tensor behind = at::arange(begin, begin + rows, q.options().dtype(at::kLong))
                                 .unsqueeze(1)
@@ -58,7 +79,7 @@ at::Tensor attend_rows(const AttentionSpec& spec, const at::Tensor& q_HnD, const
   }
   scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   const at::Tensor probs = softmax_with_sinks(scores.transpose(0, 1), spec.sinks_H).transpose(0, 1);
-  return at::bmm(probs.reshape({kv_heads, -1, keys}), v_KnD.narrow(1, first, keys))
+  return weighted_values(probs.reshape({kv_heads, -1, keys}), v_KnD.narrow(1, first, keys))
       .view({heads, rows, d});
 }
 
@@ -68,11 +89,14 @@ at::Tensor attend_prompt(const AttentionSpec& spec, const at::Tensor& q_HnD,
   const int64_t n = q_HnD.size(1);
   const bool hides_nothing = spec.window == 0 || n <= spec.window;
   if (hides_nothing && !spec.sinks_H.defined()) {
-    return at::scaled_dot_product_attention(q_HnD.unsqueeze(0), k_KnD.unsqueeze(0),
-                                            v_KnD.unsqueeze(0), /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                            /*is_causal=*/true, spec.softmax_scale,
-                                            /*enable_gqa=*/true)
-        .squeeze(0);
+    // CUDA's kernels sum in fp32 themselves.
+    const at::ScalarType dtype = q_HnD.is_cuda() ? q_HnD.scalar_type() : sum_dtype(q_HnD);
+    const auto one = [dtype](const at::Tensor& x) { return x.to(dtype).unsqueeze(0); };
+    return at::scaled_dot_product_attention(one(q_HnD), one(k_KnD), one(v_KnD), /*attn_mask=*/{},
+                                            /*dropout_p=*/0.0, /*is_causal=*/true,
+                                            spec.softmax_scale, /*enable_gqa=*/true)
+        .squeeze(0)
+        .to(q_HnD.scalar_type());
   }
   std::vector<at::Tensor> outs;
   for (int64_t begin = 0; begin < n; begin += kRowsAtOnce) {
@@ -219,14 +243,13 @@ at::Tensor KvCache::decode(const AttentionSpec& spec, const at::Tensor& q_BHD,
     return cache.view({rows * kv_heads, cache.size(2), d})
         .narrow(1, columns_ - columns - layer.first, columns);
   };
-  const at::Tensor q =
-      (q_BHD * spec.softmax_scale).view({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
-  at::Tensor scores = at::bmm(q, flat(keys).transpose(1, 2));
+  const at::Tensor q = q_BHD.reshape({rows * kv_heads, q_BHD.size(1) / kv_heads, d});
+  const at::Tensor scores = scores_of(q, flat(keys), spec.softmax_scale);
   if (mask_B1T_.defined()) {
     scores.view({rows, -1, columns}).add_(mask_B1T_.narrow(2, columns_ - columns, columns));
   }
   const at::Tensor probs = softmax_with_sinks(scores.view({rows, -1, columns}), spec.sinks_H);
-  return at::bmm(probs.view(scores.sizes()), flat(values)).view(q_BHD.sizes());
+  return weighted_values(probs.view(scores.sizes()), flat(values)).view(q_BHD.sizes());
 }
 
 }  // namespace ringside::engine

@@ -105,7 +105,7 @@ WeightLoader::WeightLoader(const fs::path& dir, const ModelConfig& config)
 void WeightLoader::operator()(const ParamUnit& unit) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    files_.fill(unit, i, unit.specs()[i].name);
+    files_.fill(unit.storage(), i, unit.specs()[i].name);
   }
 }
 

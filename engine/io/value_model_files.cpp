@@ -37,9 +37,9 @@ void load_head(WeightFiles& files, const ParamUnit& head) {
     if (!files.contains(prefix + ".weight")) {
       continue;
     }
-    files.fill(head, 0, prefix + ".weight");
+    files.fill(head.storage(), 0, prefix + ".weight");
     if (files.contains(prefix + ".bias")) {
-      files.fill(head, 1, prefix + ".bias");
+      files.fill(head.storage(), 1, prefix + ".bias");
     }
     return;  // a second head is left over and refused
   }
@@ -66,7 +66,7 @@ void load_value_weights(const fs::path& dir, ValueModel& model) {
   WeightFiles files(dir, model.trunk().config());
   for (const ParamUnit* unit : model.trunk().units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      files.fill(*unit, i, unit->specs()[i].name);
+      files.fill(unit->storage(), i, unit->specs()[i].name);
     }
     unit->changed();
   }

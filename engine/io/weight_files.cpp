@@ -345,12 +345,13 @@ std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef
   return "";
 }
 
-void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& name) {
+void WeightFiles::fill(const UnitStorage& unit, std::size_t i, const std::string& name) {
   if (!contains(name)) {
     throw std::runtime_error(dir_.string() + ": tensor '" + name +
                              "' is in none of the weight files");
   }
-  if (const std::string wrong = header_problem(name, unit.specs().at(i).shape); !wrong.empty()) {
+  if (const std::string wrong = header_problem(name, unit.layout().specs().at(i).shape);
+      !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
   if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it

@@ -13,7 +13,7 @@
 #include "engine/architectures/quantisation_fields.h"
 #include "engine/io/safetensors.h"
 #include "engine/layers/model_config.h"
-#include "engine/params/param_unit.h"
+#include "engine/params/unit_storage.h"
 
 namespace ringside::engine {
 
@@ -72,7 +72,7 @@ class WeightFiles {
   // the name: a stored tensor serves one parameter. Reads nothing else of the tensor.
   // Throws: std::runtime_error naming file and tensor when it is absent, of another shape, of no
   // floating-point dtype, or holds a NaN or an infinity in that range.
-  void fill(const ParamUnit& unit, std::size_t i, const std::string& name);
+  void fill(const UnitStorage& unit, std::size_t i, const std::string& name);
 
  private:
   // A matrix in a tensor of all experts of a layer.

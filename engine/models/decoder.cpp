@@ -220,7 +220,8 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 }
 
 at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) const {
-  const at::Tensor gathered = given.defined() ? given : units_.all().at(unit)->gather_flat();
+  const at::Tensor gathered =
+      given.defined() ? given : units_.all().at(unit)->gathered().gather_flat();
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
     return gathered;
@@ -332,7 +333,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
                                   attention, experts);
   at::Tensor hidden_sE = input;
   if (stage_.embeds) {
-    const Weight table = units_.embedding().materialize(context_.compute)[0];
+    const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
     hidden_sE = scaled(config_, context_.compute, embed(table, input));
   }
   units_.prefetch_layer(stage_.layers.begin);
@@ -343,9 +344,10 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     hidden_sE = run_layer(i, hidden_sE, pass);
   }
-  return stage_.scores ? rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
-                                  config_.norm_options())
-                       : hidden_sE;
+  return stage_.scores
+             ? rms_norm(hidden_sE, units_.final_norm().gathered().materialize(context_.compute)[0],
+                        config_.norm_options())
+             : hidden_sE;
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& input,
@@ -370,7 +372,7 @@ DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
   if (stage_.embeds) {
-    weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
+    weights.embedding_VE = units_.embedding().gathered().materialize(context_.compute)[0].value;
   }
   const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), stage_);
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
@@ -381,10 +383,10 @@ DecoderWeights Decoder::materialize() const {
     weights.layers.push_back(std::move(of_layer));
   }
   if (stage_.scores) {
-    weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
+    weights.final_norm_E = units_.final_norm().gathered().materialize(context_.compute)[0].value;
     weights.head_VE = config_.tie_word_embeddings && stage_.embeds
                           ? weights.embedding_VE
-                          : units_.head().materialize(context_.compute)[0].value;
+                          : units_.head().gathered().materialize(context_.compute)[0].value;
   }
   return weights;
 }
@@ -418,7 +420,7 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
-  const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
+  const auto scores = run_with_weights(units_.head().gathered(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
 }
 

@@ -203,10 +203,10 @@ std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
       sharding == nullptr
           ? all
           : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
-  std::vector<ScopedUnit> units{{&layer_unit(i), layer(i).shapes(context_.compute)}};
+  std::vector<ScopedUnit> units{{&layer_unit(i).gathered(), layer(i).shapes(context_.compute)}};
   const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
   for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
-    units.push_back({all_[experts_[stage_.place(i)][unit]].get(), cuts[unit]});
+    units.push_back({&all_[experts_[stage_.place(i)][unit]]->gathered(), cuts[unit]});
   }
   return units;
 }
@@ -234,9 +234,9 @@ void DecoderUnits::prefetch_layer(int64_t i) const {
   if (i < stage_.layers.begin || i >= stage_.layers.end) {
     return;
   }
-  layer_unit(i).prefetch(context_.compute);
+  layer_unit(i).gathered().prefetch(context_.compute);
   for (const ParamUnit* unit : experts(i)) {
-    unit->prefetch(context_.compute);
+    unit->gathered().prefetch(context_.compute);
   }
 }
 

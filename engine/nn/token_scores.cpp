@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/nn/checks.h"
+#include "engine/nn/head_logits.h"
 #include "engine/nn/operators.h"
 
 namespace ringside::engine {
@@ -21,16 +22,10 @@ at::ScalarType score_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The dtype in which a chunk's logits and their gradient are kept. GEMMs of bf16 with an fp32
-// result exist on CUDA only. Elsewhere the logits are cast once, so that the head's gradient is
-// summed from parts that were not rounded.
+// The dtype in which a chunk's logits and their gradient are kept. Not rounded but on CUDA, so that
+// the head's gradient, too, is summed from parts that were not rounded.
 at::ScalarType logits_dtype(c10::Device device, at::ScalarType hidden) {
   return device.is_cuda() ? hidden : score_dtype(hidden);
-}
-
-at::Tensor chunk_logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE) {
-  return at::mm(hidden_cE, head_VE.t())
-      .to(logits_dtype(hidden_cE.device(), hidden_cE.scalar_type()));
 }
 
 constexpr std::size_t kHeadLeaf = 2;  // place among the arguments of forward
@@ -41,7 +36,7 @@ constexpr const char* kFirstLogits = "first_logits";
 at::Tensor take_first_logits(AutogradContext& ctx, const at::Tensor& hidden_cE,
                              const at::Tensor& head_VE) {
   const at::Tensor kept = std::exchange(ctx.saved_data[kFirstLogits], at::Tensor()).toTensor();
-  return kept.defined() ? kept : chunk_logits(hidden_cE, head_VE);
+  return kept.defined() ? kept : head_logits(hidden_cE, head_VE);
 }
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
@@ -62,7 +57,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     for (int64_t begin = (chunks - 1) * chunk_rows; begin >= 0; begin -= chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-      const at::Tensor logits_cV = chunk_logits(part(hidden_nE), head_VE);
+      const at::Tensor logits_cV = head_logits(part(hidden_nE), head_VE);
       operators::token_scores(logits_cV, part(targets_n), part(temperature), part(logprobs_n),
                               part(entropy_n), part(lse_n));
       if (begin == 0 && has_backward) {
@@ -97,7 +92,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       const at::Tensor hidden_cE = part(hidden_nE);
       // The gradient of the logits takes their place.
       const at::Tensor d_logits_cV = begin == 0 ? take_first_logits(*ctx, hidden_cE, head_VE)
-                                                : chunk_logits(hidden_cE, head_VE);
+                                                : head_logits(hidden_cE, head_VE);
       operators::token_scores_backward(
           d_logits_cV, part(targets_n), part(temperature_n), part(lse_n), part(entropy_n),
           part(g_lp_n),

@@ -1,7 +1,6 @@
 #include "rl/trainer/step_metrics.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -11,9 +10,6 @@
 
 namespace ringside::rl {
 namespace {
-
-constexpr double kMaxMultProbError = 1.05;
-constexpr double kMaxMismatchKl = 1e-3;
 
 double mean_over(const std::vector<UpdateResult>& updates,
                  const std::function<double(const UpdateResult&)>& value) {
@@ -157,12 +153,6 @@ Metrics route_metrics(const std::vector<UpdateResult>& updates) {
   return replayed > 0.0 ? Metrics{{"router/changed_routes", changed / replayed}} : Metrics{};
 }
 
-double* find(Metrics& metrics, const std::string& name) {
-  const auto found =
-      std::find_if(metrics.begin(), metrics.end(), [&](const auto& m) { return m.first == name; });
-  return found == metrics.end() ? nullptr : &found->second;
-}
-
 }  // namespace
 
 Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
@@ -261,39 +251,6 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
   append_completion_metrics(metrics, rollouts);
   append_staleness_metrics(metrics, rollouts, state.weight_version);
   return metrics;
-}
-
-std::vector<std::string> add_alarms(Metrics& metrics) {
-  struct Alarm {
-    const char* watched;
-    const char* name;
-    double limit;
-  };
-  std::vector<std::string> sentences;
-  const double* staleness = find(metrics, "staleness/max");
-  if (staleness != nullptr && *staleness > 0) {
-    return sentences;  // older weights: their log-probs differ anyway
-  }
-  for (const Alarm& alarm :
-       {Alarm{"token_mult_prob_error", "alarm/mult_prob_error", kMaxMultProbError},
-        Alarm{"rollout_corr/k3_kl", "alarm/mismatch_kl", kMaxMismatchKl}}) {
-    const double* value = find(metrics, alarm.watched);
-    if (value == nullptr) {
-      continue;
-    }
-    const double seen = *value;
-    const bool rings = !(seen <= alarm.limit);
-    metrics.emplace_back(alarm.name, rings ? 1.0 : 0.0);
-    if (rings) {
-      char text[160];
-      std::snprintf(
-          text, sizeof text,
-          "%s is %.3g, above %.3g: trainer and rollout engine do not compute the same policy",
-          alarm.watched, seen, alarm.limit);
-      sentences.emplace_back(text);
-    }
-  }
-  return sentences;
 }
 
 }  // namespace ringside::rl

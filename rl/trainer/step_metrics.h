@@ -30,12 +30,6 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
                         const StepAdvantages& advantages, const StepUpdates& updates,
                         const TrainingState& state, const Config& config);
 
-// Alarms for a mismatch between trainer and rollout engine. Adds alarm/mult_prob_error (error of
-// the ratio above 1.05, as NeMo-RL advises) and alarm/mismatch_kl (above 1e-3), with value 1 when
-// active. Returns a sentence for each active alarm. NaN is active. Adds nothing if any sample was
-// sampled under older weights, because such samples differ anyway.
-std::vector<std::string> add_alarms(Metrics& metrics);
-
 // Metrics of sequence parallelism, as means over the optimizer steps: savings by shared prefixes
 // (sp/prefix_saving in tokens, sp/pair_saving in attended pairs), bytes of attention as planned and
 // as sent, and load balance (the fullest ring rank over the mean). Of a model with experts also

@@ -30,6 +30,7 @@
 #include "rl/rollouts/rollout_log.h"
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
+#include "rl/trainer/mismatch_alarms.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/step_samples.h"
@@ -134,6 +135,7 @@ StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBa
 }
 
 struct Alarms {
+  MismatchAlarms mismatch;
   RewardAlarms rewards;
   NoScoreAlarm no_score;
 
@@ -188,7 +190,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   times.time("publish",
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
-  Alarms alarms{RewardAlarms(), NoScoreAlarm(config.rollout.max_steps_without_score)};
+  Alarms alarms{MismatchAlarms(config.model.dtype), RewardAlarms(),
+                NoScoreAlarm(config.rollout.max_steps_without_score)};
   while (!run.is_over()) {
     const auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1,
@@ -218,7 +221,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     }
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    warn_of(add_alarms(metrics), run);
+    warn_of(alarms.mismatch.add(metrics), run);
     warn_of(alarms.rewards.add(metrics, batch.rewards, advantages.sample_score,
                                advantages.advantage, config.rollout.group_size),
             run);

@@ -150,6 +150,80 @@ TEST_CASE("latent attention keeps one latent and one rotated key a token") {
         decoder.config().num_hidden_layers * (latent.kv_rank + latent.rope_dim));
 }
 
+// Attention of the last row of q over all rows of k and v that its window reaches, in fp64.
+// Shapes: q [n, H, D], k and v [n, K, D]; returns [H, D].
+at::Tensor exact_last_row(const AttentionSpec& spec, const at::Tensor& q_nHD,
+                          const at::Tensor& k_nKD, const at::Tensor& v_nKD) {
+  const int64_t n = q_nHD.size(0), group = q_nHD.size(1) / k_nKD.size(1);
+  const int64_t first = spec.window > 0 ? std::max<int64_t>(0, n - spec.window) : 0;
+  const auto heads = [&](const at::Tensor& x) {
+    return x.narrow(0, first, n - first).to(at::kDouble).repeat_interleave(group, 1);
+  };
+  at::Tensor scores_Hn =
+      at::einsum("hd,nhd->hn", {q_nHD[n - 1].to(at::kDouble), heads(k_nKD)}) * spec.softmax_scale;
+  if (spec.sinks_H.defined()) {
+    scores_Hn = at::cat({scores_Hn, spec.sinks_H.to(at::kDouble).unsqueeze(1)}, 1);
+  }
+  const at::Tensor probs_Hn = at::softmax(scores_Hn, 1).narrow(1, 0, n - first);
+  return at::einsum("hn,nhd->hd", {probs_Hn, heads(v_nKD)});
+}
+
+TEST_CASE("in bf16 attention over the cache is the exact one, rounded once") {
+  ModelConfig config = test::stacked_config();  // windows in turns, sinks
+  const bool sinks = GENERATE(false, true);
+  CAPTURE(sinks);
+  at::manual_seed(3);
+  const std::vector<int64_t> lengths{9, 14};
+  const int64_t steps = 12, heads = config.num_attention_heads;
+  const int64_t kv_heads = config.num_key_value_heads, d = config.head_dim;
+  const auto random = [](std::vector<int64_t> shape) {
+    return (at::randn(shape) * 3).to(at::kBFloat16);  // scores of up to 50
+  };
+  KvCache cache(config, lengths, ComputeContext(at::kBFloat16), 20);
+  struct Layer {
+    AttentionSpec spec;
+    std::vector<at::Tensor> q, k, v;  // of each sequence, all its tokens
+  };
+  std::vector<Layer> layers(2);
+  int64_t rounded_otherwise = 0, compared = 0;
+  const auto compare = [&](const at::Tensor& found_HD, const Layer& layer, std::size_t b) {
+    const at::Tensor exact = exact_last_row(layer.spec, layer.q[b], layer.k[b], layer.v[b]);
+    rounded_otherwise += found_HD.ne(exact.to(at::kBFloat16)).sum().item<int64_t>();
+    compared += found_HD.numel();
+  };
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    Layer& layer = layers[i];
+    layer.spec = {static_cast<int64_t>(i), config.window(static_cast<int64_t>(i)),
+                  1 / std::sqrt(static_cast<double>(d)), sinks ? at::randn({heads}) : at::Tensor()};
+    for (const int64_t n : lengths) {
+      layer.q.push_back(random({n, heads, d}));
+      layer.k.push_back(random({n, kv_heads, d}));
+      layer.v.push_back(random({n, kv_heads, d}));
+    }
+    const at::Tensor out =
+        cache.attend(layer.spec, at::cat(layer.q), at::cat(layer.k), at::cat(layer.v));
+    compare(out[lengths[0] - 1], layer, 0);
+    compare(out[lengths[0] + lengths[1] - 1], layer, 1);
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    cache.begin_step();
+    for (Layer& layer : layers) {
+      const at::Tensor q = random({2, heads, d}), k = random({2, kv_heads, d});
+      const at::Tensor v = random({2, kv_heads, d});
+      const at::Tensor out = cache.attend(layer.spec, q, k, v);
+      for (std::size_t b = 0; b < 2; ++b) {
+        const auto row = static_cast<int64_t>(b);
+        layer.q[b] = at::cat({layer.q[b], q.narrow(0, row, 1)});
+        layer.k[b] = at::cat({layer.k[b], k.narrow(0, row, 1)});
+        layer.v[b] = at::cat({layer.v[b], v.narrow(0, row, 1)});
+        compare(out[row], layer, b);
+      }
+    }
+  }
+  CAPTURE(rounded_otherwise, compared);
+  CHECK(rounded_otherwise * 100 < compared);
+}
+
 TEST_CASE("a completion depends on its seed, not on who shares the batch") {
   const Decoder decoder = make_decoder(at::kDouble);
   const SamplingParams params{.max_new_tokens = 30, .stop_ids = {0, 1}};

@@ -91,7 +91,7 @@ engine::ComputeContext context_of(at::ScalarType dtype, const Layout& layout,
 
 // Of all parameters of the unit, on every rank that holds a part of it.
 at::Tensor whole_gradient(const engine::ParamUnit& unit) {
-  const engine::UnitPart& part = unit.part();
+  const engine::UnitPart& part = unit.storage().part();
   if (part.ranks == nullptr) {
     return unit.grad();
   }
@@ -153,7 +153,7 @@ void add_pass(const char* dir, at::ScalarType dtype, const Layout& layout,
           const at::Tensor grad = whole_gradient(*unit);
           for (std::size_t i = 0; mesh.rank() == 0 && i < unit->specs().size(); ++i) {
             results.push_back({"gradient/" + name + "/" + unit->specs()[i].name,
-                               unit->view_of(grad, i).clone(), at::kDouble});
+                               unit->layout().view_of(grad, i).clone(), at::kDouble});
           }
         }
         if (const auto loss = runner.step(0.0, 0.0).balance_loss; loss && mesh.rank() == 0) {
