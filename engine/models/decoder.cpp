@@ -86,6 +86,9 @@ void check_scores(const Stage& stage) {
 // rounds it to the compute dtype.
 at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
                   const at::Tensor& embedded_sE) {
+  if (config.embedding_multiplier != 1.0) {
+    return embedded_sE * config.embedding_multiplier;
+  }
   if (!config.scaled_embedding) {
     return embedded_sE;
   }
@@ -407,9 +410,12 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
                            const at::Tensor& temperature_n) const {
   check_scores(stage_);
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
+  // Both divide the logits.
+  const at::Tensor divisor_n =
+      config_.logits_divisor == 1.0 ? temperature_n : temperature_n * config_.logits_divisor;
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
-        hidden, weights[0], targets_n, temperature_n,
+        hidden, weights[0], targets_n, divisor_n,
         token_score_rows(hidden.options(), config_.vocab_size, activations_.logit_chunk_bytes));
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };

@@ -15,7 +15,8 @@ namespace ringside::engine {
 namespace {
 
 std::string correction_name(const ModelConfig& config, int64_t layer) {
-  return layer_prefix(config, layer) + "mlp.gate.e_score_correction_bias";
+  return layer_prefix(config, layer) + experts_module(config.experts) +
+         (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
 std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range) {
@@ -65,7 +66,7 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
         {UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {config.hidden_size}}}});
   }
   if (stage.scores && (!config.tie_word_embeddings || copies_embedding(config, stage))) {
-    const ParamSpec own{"lm_head.weight", table};
+    const ParamSpec own{config.on_disk.head, table};
     units.push_back({UnitRole::kHead, "head", {config.tie_word_embeddings ? embedding : own}});
   }
   if (const auto corrections = correction_specs(config, stage.layers.begin, layers);

@@ -20,6 +20,7 @@
 #include "engine/generate/generator.h"
 #include "engine/io/hf_directory.h"
 #include "engine/json/json_object.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/weight_export.h"
 #include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
@@ -188,7 +189,9 @@ int run(char** argv) {
   std::vector<engine::TensorToWrite> results;
   const engine::ModelConfig config = engine::load_model_config(argv[1]);
   for (const Layout& layout : kLayouts) {
-    if ((config.has_latent_attention() && layout.async_ulysses) ||
+    // A model with layers that pass a state exchanges synchronously whatever it is told.
+    if ((layout.async_ulysses && !engine::passed_state(config) &&
+         !engine::supports(config, engine::Feature::kAsyncUlysses)) ||
         (config.experts.count == 0 && (layout.spreads_experts() || layout.aux_loss))) {
       continue;  // refused
     }
