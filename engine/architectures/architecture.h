@@ -23,8 +23,6 @@ struct Architecture {
   ModelConfig (*read)(const JsonObject& json);
   // Adds what write_shared_fields() does not write. The config is one that `read` could have made.
   void (*write)(const ModelConfig& config, nlohmann::ordered_json& json);
-  // model_type of a multimodal config.json that has such a model in text_config; null: none.
-  const char* multimodal_type = nullptr;
 };
 
 // Every architecture that this program reads, one for each model_type.
@@ -32,20 +30,9 @@ std::span<const Architecture* const> architectures();
 
 // The architecture of a model_type; nullptr: there is none of this name.
 const Architecture* find_architecture(const std::string& model_type);
-// The one that is the text part of models of this type.
-const Architecture* find_text_part(const std::string& multimodal_type);
 
 // The model_types in words: "deepseek_v3, gemma3_text, llama, ... or qwen3_next", and those whose
 // text part is read.
 std::string architecture_names();
-
-// Refuses keys of config.json around a text_config that no one knows.
-// Throws: std::runtime_error naming file and key.
-void refuse_unknown_multimodal_fields(const JsonObject& json);
-
-// Refuses keys that no one has read and that may change what the model computes. Call it after the
-// last read.
-// Throws: std::runtime_error naming file and key.
-void refuse_unknown_fields(const JsonObject& json);
 
 }  // namespace ringside::engine

@@ -67,5 +67,7 @@ void write_deepseek_v3(const ModelConfig& config, nlohmann::ordered_json& json) 
 
 extern const Architecture kDeepseekV3{"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek_v3,
                                       write_deepseek_v3};
+extern const Architecture kKimiK2{"kimi_k2", "DeepseekV3ForCausalLM", read_deepseek_v3,
+                                  write_deepseek_v3};
 
 }  // namespace ringside::engine

@@ -28,8 +28,9 @@ sp::StateShape read_heads_of_delta_net(const JsonObject& json) {
 
 }  // namespace
 
-void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
+void read_delta_net_fields(const JsonObject& json, ModelConfig& config, bool intermediate_size) {
   FieldDefaults defaults;
+  defaults.intermediate_size = intermediate_size;
   defaults.head_dim = 256;
   defaults.read_rope = [](const JsonObject& fields, ModelConfig& read) {
     read_partial_rope(fields, 0.25, read);
@@ -39,7 +40,12 @@ void read_delta_net_fields(const JsonObject& json, ModelConfig& config) {
   config.attention.qk_norm = config.norms_plus_one = config.attention.gated = true;
   config.delta_net.shape = read_heads_of_delta_net(json);
   if (!json.boolean("attn_output_gate").value_or(true)) {
-    json.fail("attn_output_gate", "is false, expected true: attention has a gate here");
+    json.refuse("attn_output_gate", "is false, expected true: attention has a gate here");
+  }
+  // Of the delta net's gate; silu and swish are the same.
+  if (const std::string gate = json.text("output_gate_type").value_or("silu");
+      gate != "silu" && gate != "swish") {
+    json.refuse("output_gate_type", "is '" + gate + "', expected silu or swish");
   }
   // Of layers that predict further ahead, which are left out; and of a state's dtype in servers.
   for (const char* key :
@@ -58,7 +64,7 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
   const int64_t interval =
       json.has("full_attention_interval") ? json.require_at_least(1, "full_attention_interval") : 4;
   list_blocks(config);
-  config.on_disk.parts_left_out = {"mtp."};
+  config.on_disk.parts_left_out.emplace_back("mtp.");
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string type = !types.empty()                ? types[layer]
                              : (layer + 1) % interval != 0 ? kLinear

@@ -10,9 +10,10 @@
 namespace ringside::engine {
 
 // Reads the shared fields, those of the attention, RoPE of a part of each head, and the delta net's
-// heads.
+// heads. intermediate_size: whether the model has MLPs of its own.
 // Throws: std::runtime_error naming file and key.
-void read_delta_net_fields(const JsonObject& json, ModelConfig& config);
+void read_delta_net_fields(const JsonObject& json, ModelConfig& config,
+                           bool intermediate_size = true);
 
 // Reads which layers have a delta net: layer_types, or all but every full_attention_interval-th.
 // Call it after the experts are read.

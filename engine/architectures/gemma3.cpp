@@ -6,13 +6,21 @@ namespace {
 
 void refuse_unless_null(const JsonObject& json, const char* key) {
   if (json.has(key)) {
-    json.fail(key, "is set, expected null: the attention and loss kernels have no soft cap");
+    json.refuse(key, "is set, expected null: the attention and loss kernels have no soft cap");
   }
 }
 
 ModelConfig read_gemma3(const JsonObject& json) {
   ModelConfig config;
   config.rope_theta = 1e6;
+  // Files of the larger models leave out what has the class's defaults.
+  config.vocab_size = 262208;
+  config.hidden_size = 2304;
+  config.intermediate_size = 9216;
+  config.num_hidden_layers = 26;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.max_position_embeddings = 131072;
   read_shared_fields(json,
                      {.head_dim = 256,
                       .activation = "hidden_activation",
@@ -29,7 +37,7 @@ ModelConfig read_gemma3(const JsonObject& json) {
   refuse_unless_null(json, "final_logit_softcapping");
   refuse_unless_null(json, "attn_logit_softcapping");
   if (json.boolean("use_bidirectional_attention").value_or(false)) {
-    json.fail("use_bidirectional_attention", "is true, but attention is causal here");
+    json.refuse("use_bidirectional_attention", "is true, but attention is causal here");
   }
   // Every so many layers one attends to all tokens. transformers 5 writes the second name.
   int64_t pattern = 6;

@@ -10,8 +10,8 @@ namespace {
 // A key of other programs' that says again what `value` is.
 void refuse_other(const JsonObject& json, const char* key, double value) {
   if (json.number(key).value_or(value) != value) {
-    json.fail(key,
-              "is " + json.json().at(key).dump() + ", expected " + nlohmann::json(value).dump());
+    json.refuse(key,
+                "is " + json.json().at(key).dump() + ", expected " + nlohmann::json(value).dump());
   }
 }
 

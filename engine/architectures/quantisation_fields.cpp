@@ -24,6 +24,9 @@ std::string advice(const std::string& method) {
   return kUnquantised;  // awq, gptq, modelopt: the lost digits do not come back
 }
 
+// Two names of one format.
+bool is_e4m3(const std::string& name) { return name == "e4m3" || name == "float8_e4m3fn"; }
+
 bool is_float8(const JsonObject& weights) {
   return weights.integer("num_bits") == 8 && weights.text("type").value_or("") == "float";
 }
@@ -69,7 +72,7 @@ std::string quantisation_problem(const JsonObject& quantised, bool mxfp4) {
   const std::string method = quantised.text("quant_method").value_or("");
   const std::string type = quantised.text("bnb_4bit_quant_type").value_or("");
   if ((method == "bitsandbytes" && type == "nf4") || (method == "mxfp4" && mxfp4) ||
-      (method == "fp8" && quantised.text("fmt").value_or("e4m3") == "e4m3") ||
+      (method == "fp8" && is_e4m3(quantised.text("fmt").value_or("e4m3"))) ||
       (method == "compressed-tensors" && is_float8_compressed(quantised))) {
     return "";
   }

@@ -9,7 +9,7 @@ ModelConfig read_qwen2(const JsonObject& json) {
   read_shared_fields(json, {}, config);
   read_qwen_windows(json, config);
   if (json.boolean("use_mrope").value_or(false)) {
-    json.fail("use_mrope", "is true, but positions have one component here");
+    json.refuse("use_mrope", "is true, but positions have one component here");
   }
   // Always; the class has no attention_bias.
   config.attention.qkv_bias = true;

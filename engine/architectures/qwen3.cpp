@@ -10,6 +10,7 @@ ModelConfig read_qwen3(const JsonObject& json) {
   read_qwen_windows(json, config);
   read_attention_bias(json, config);
   config.attention.qk_norm = true;
+  pass_over_qk_norm(json);
   return config;
 }
 

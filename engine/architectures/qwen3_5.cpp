@@ -9,7 +9,7 @@ ModelConfig read_qwen3_5(const JsonObject& json) {
   read_delta_net_fields(json, config);
   read_delta_net_layers(json, config);
   if (!json.integers("mlp_only_layers").empty()) {
-    json.fail("mlp_only_layers", "lists layers, but the model has no experts; expected none");
+    json.refuse("mlp_only_layers", "lists layers, but the model has no experts; expected none");
   }
   return config;
 }
@@ -20,7 +20,7 @@ void write_qwen3_5(const ModelConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-extern const Architecture kQwen35{"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5, write_qwen3_5,
-                                  "qwen3_5"};
+extern const Architecture kQwen35{"qwen3_5_text", "Qwen3_5ForCausalLM", read_qwen3_5,
+                                  write_qwen3_5};
 
 }  // namespace ringside::engine

@@ -10,6 +10,7 @@ ModelConfig read_qwen3_moe(const JsonObject& json) {
   read_shared_fields(json, {}, config);
   read_attention_bias(json, config);
   config.attention.qk_norm = true;
+  pass_over_qk_norm(json);
   read_qwen_experts(json, /*normalised=*/false, config);
   // Of every layer: the class has no max_window_layers.
   if (json.boolean("use_sliding_window").value_or(false)) {

@@ -9,18 +9,14 @@ ModelConfig read_qwen3_next(const JsonObject& json) {
   ModelConfig config;
   read_delta_net_fields(json, config);
   config.delta_net.grouped_projections = true;
-  read_qwen_experts(json, /*normalised=*/true, config);
-  config.experts.shared_intermediate_size =
-      json.require_at_least(1, "shared_expert_intermediate_size");
-  config.experts.gated_shared = true;
+  read_gated_shared_experts(json, config);
   read_delta_net_layers(json, config);
   return config;
 }
 
 void write_qwen3_next(const ModelConfig& config, nlohmann::ordered_json& json) {
   write_delta_net_fields(config, json);
-  write_qwen_experts(config, json);
-  json["shared_expert_intermediate_size"] = config.experts.shared_intermediate_size;
+  write_gated_shared_experts(config, json);
 }
 
 }  // namespace

@@ -52,6 +52,18 @@ void read_qwen_experts(const JsonObject& json, bool normalised, ModelConfig& con
   json.has("output_router_logits");
 }
 
+void read_gated_shared_experts(const JsonObject& json, ModelConfig& config) {
+  read_qwen_experts(json, /*normalised=*/true, config);
+  config.experts.shared_intermediate_size =
+      json.require_at_least(1, "shared_expert_intermediate_size");
+  config.experts.gated_shared = true;
+}
+
+void write_gated_shared_experts(const ModelConfig& config, nlohmann::ordered_json& json) {
+  write_qwen_experts(config, json);
+  json["shared_expert_intermediate_size"] = config.experts.shared_intermediate_size;
+}
+
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["num_experts"] = config.experts.count;
   json["num_local_experts"] = config.experts.count;

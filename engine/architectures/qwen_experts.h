@@ -13,6 +13,11 @@ namespace ringside::engine {
 // Throws: std::runtime_error naming file and key.
 void read_qwen_experts(const JsonObject& json, bool normalised, ModelConfig& config);
 
+// The same with the gated shared expert of Qwen3-Next.
+// Throws: std::runtime_error naming file and key.
+void read_gated_shared_experts(const JsonObject& json, ModelConfig& config);
+void write_gated_shared_experts(const ModelConfig& config, nlohmann::ordered_json& json);
+
 // The fields of read_qwen_experts(), the number of experts under both of its names.
 void write_qwen_experts(const ModelConfig& config, nlohmann::ordered_json& json);
 

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/architectures/unread_fields.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -25,18 +27,22 @@ bool is_common_field(const std::string& key) {
 void refuse_other_fields(const JsonObject& rope, const std::string& type,
                          const std::vector<std::string>& fields) {
   for (const auto& [key, value] : rope.json().items()) {
-    if (value.is_object()) {
+    if (value.is_object() && !value.empty()) {
       rope.fail(key, "is an object: RoPE that differs between layers is not supported");
     }
     if (is_common_field(key) || std::find(fields.begin(), fields.end(), key) != fields.end()) {
+      continue;
+    }
+    if (turns_nothing_on(value) || key == "finetuned") {  // of NousResearch's YaRN models
+      rope.pass_over(key);
       continue;
     }
     std::string expected;
     for (const std::string& field : fields) {
       expected += (expected.empty() ? "" : ", ") + field;
     }
-    rope.fail(key, "is no field of rope_type " + type + "; expected " +
-                       (fields.empty() ? "rope_theta alone" : "only " + expected));
+    rope.refuse(key, "is no field of rope_type " + type + "; expected " +
+                         (fields.empty() ? "rope_theta alone" : "only " + expected));
   }
 }
 
@@ -85,16 +91,23 @@ class Reader {
     if (type == "longrope") {
       return longrope();
     }
-    rope_.fail("rope_type",
-               "is '" + type + "', expected default, linear, dynamic, llama3, yarn or longrope");
+    rope_.refuse("rope_type",
+                 "is '" + type + "', expected default, linear, dynamic, llama3, yarn or longrope");
+    return {};
   }
 
  private:
   std::string rope_type() const {
-    if (const auto named = rope_.text("rope_type")) {
-      return *named;
+    // "type" is the key's name before transformers 4.43.
+    const std::string type =
+        rope_.text("rope_type").value_or(rope_.text("type").value_or("default"));
+    if (type == "mrope" && rope_.has("mrope_section")) {
+      return "default";  // Qwen2.5-VL's name for three positions a token, which text has equal
     }
-    return rope_.text("type").value_or("default");  // the key's name before transformers 4.43
+    if (type == "su" && rope_.has("short_factor")) {
+      return "longrope";  // Phi-3's first name for it
+    }
+    return type;
   }
 
   // transformers: the field outside counts first, and max_position_embeddings if there is none.
@@ -166,10 +179,10 @@ class Reader {
 
   std::vector<double> divisors(const char* key) const {
     std::vector<double> values = rope_.numbers(key);
-    if (static_cast<int64_t>(values.size()) != config_.head_dim / 2) {
-      rope_.fail(key,
-                 "has " + std::to_string(values.size()) +
-                     " numbers, expected head_dim / 2 = " + std::to_string(config_.head_dim / 2));
+    const int64_t pairs = config_.rope().head_dim / 2;
+    if (static_cast<int64_t>(values.size()) != pairs) {
+      rope_.fail(key, "has " + std::to_string(values.size()) + " numbers, expected " +
+                          std::to_string(pairs) + ", one for two components that RoPE turns");
     }
     for (const double value : values) {
       if (!(value > 0) || !std::isfinite(value)) {
@@ -187,7 +200,7 @@ class Reader {
 void refuse_partial_rotation(const JsonObject& json, const ModelConfig& config) {
   if (config.attention.rotary_dim == 0 &&
       json.number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    json.fail("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
+    json.refuse("partial_rotary_factor", "is not 1, but RoPE turns whole heads here");
   }
 }
 

@@ -14,21 +14,36 @@ void refuse_unsupported(const JsonObject& json, const FieldDefaults& defaults) {
   const std::string expected = defaults.activation_value;
   const std::string act = json.text(defaults.activation).value_or(expected);
   if (act != expected) {
-    json.fail(defaults.activation, "is '" + act + "', expected " + expected);
+    json.refuse(defaults.activation, "is '" + act + "', expected " + expected);
   }
-  if (const auto quantised = json.object("quantization_config")) {
-    const std::string problem = quantisation_problem(*quantised, defaults.mxfp4);
-    if (!problem.empty()) {
-      json.fail("quantization_config", problem);
-    }
+  refuse_unread_quantisation(json, defaults.mxfp4);
+}
+
+// A required size, unless the config has one.
+void read_size(const JsonObject& json, const char* key, int64_t& size) {
+  if (size == 0 || json.has(key)) {
+    size = json.require_at_least(1, key);
+  }
+}
+
+// Qwen2.5-1M: beyond the length it was first trained on, vLLM attends in chunks. transformers and
+// this program attend to all tokens.
+void read_dual_chunks(const JsonObject& json, ModelConfig& config) {
+  constexpr const char* kKey = "dual_chunk_attention_config";
+  const auto chunks = json.object(kKey);
+  if (chunks && !chunks->json().empty()) {
+    config.plain_attention_tokens = chunks->require_at_least(1, "original_max_position_embeddings");
+    json.pass_over(kKey);
   }
 }
 
 void read_heads(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& c) {
-  c.num_attention_heads = json.require_at_least(1, "num_attention_heads");
-  c.num_key_value_heads = !defaults.key_value_heads_required && !json.has("num_key_value_heads")
-                              ? c.num_attention_heads
-                              : json.require_at_least(1, "num_key_value_heads");
+  read_size(json, "num_attention_heads", c.num_attention_heads);
+  if (!defaults.key_value_heads_required && !json.has("num_key_value_heads")) {
+    c.num_key_value_heads = c.num_attention_heads;
+  } else {
+    read_size(json, "num_key_value_heads", c.num_key_value_heads);
+  }
   if (c.num_attention_heads % c.num_key_value_heads != 0) {
     json.fail("num_attention_heads", "is " + std::to_string(c.num_attention_heads) +
                                          ", expected a multiple of num_key_value_heads = " +
@@ -66,11 +81,14 @@ std::vector<std::string> read_layer_types(const JsonObject& json, const ModelCon
 
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& c) {
   refuse_unsupported(json, defaults);
-  c.vocab_size = json.require_at_least(1, "vocab_size");
-  c.hidden_size = json.require_at_least(1, "hidden_size");
-  c.intermediate_size = json.require_at_least(1, "intermediate_size");
-  c.num_hidden_layers = json.require_at_least(1, "num_hidden_layers");
-  c.max_position_embeddings = json.require_at_least(1, "max_position_embeddings");
+  read_size(json, "vocab_size", c.vocab_size);
+  read_size(json, "hidden_size", c.hidden_size);
+  if (defaults.intermediate_size) {
+    read_size(json, "intermediate_size", c.intermediate_size);
+  }
+  read_size(json, "num_hidden_layers", c.num_hidden_layers);
+  read_size(json, "max_position_embeddings", c.max_position_embeddings);
+  read_dual_chunks(json, c);
   read_heads(json, defaults, c);
   c.rms_norm_eps = json.number("rms_norm_eps").value_or(c.rms_norm_eps);
   if (!(c.rms_norm_eps > 0)) {
@@ -80,10 +98,28 @@ void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, M
   c.tie_word_embeddings = json.boolean("tie_word_embeddings").value_or(defaults.tied);
 }
 
+void refuse_unread_quantisation(const JsonObject& json, bool mxfp4) {
+  const auto quantised = json.object("quantization_config");
+  if (!quantised) {
+    return;
+  }
+  const std::string problem = quantisation_problem(*quantised, mxfp4);
+  if (!problem.empty()) {
+    json.refuse("quantization_config", problem);
+  }
+}
+
 void expect_integer(const JsonObject& json, const char* key, int64_t expected,
                     const std::string& why) {
   if (const int64_t value = json.integer(key).value_or(expected); value != expected) {
-    json.fail(key, "is " + std::to_string(value) + ", expected " + std::to_string(expected) + why);
+    json.refuse(key,
+                "is " + std::to_string(value) + ", expected " + std::to_string(expected) + why);
+  }
+}
+
+void expect_text(const JsonObject& json, const char* key, const std::string& expected) {
+  if (const std::string value = json.text(key).value_or(expected); value != expected) {
+    json.refuse(key, "is '" + value + "', expected " + expected);
   }
 }
 
@@ -104,6 +140,12 @@ int64_t read_expert_count(const JsonObject& json) {
 void read_attention_bias(const JsonObject& json, ModelConfig& config) {
   config.attention.qkv_bias = config.attention.o_bias =
       json.boolean("attention_bias").value_or(false);
+}
+
+void pass_over_qk_norm(const JsonObject& json) {
+  if (json.boolean("use_qk_norm")) {
+    json.pass_over("use_qk_norm");
+  }
 }
 
 void read_layer_windows(const JsonObject& json, int64_t window,

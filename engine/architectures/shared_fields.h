@@ -18,22 +18,30 @@ struct FieldDefaults {
   bool key_value_heads_required = true;   // false: as many as query heads
   const char* activation = "hidden_act";  // the key's name
   const char* activation_value = "silu";  // the only one that the architecture has
+  bool intermediate_size = true;          // the model has MLPs of its own
   bool tied = false;                      // tie_word_embeddings
   bool mxfp4 = false;                     // experts may be stored in MXFP4
   // Of rope_json.h.
   void (*read_rope)(const JsonObject& json, ModelConfig& config) = engine::read_rope;
 };
 
-// Sizes, heads, norm, tied embeddings and RoPE; refuses other activations and quantised weights
-// other than bitsandbytes' nf4, or MXFP4 where the defaults allow it.
+// Sizes, heads, norm, tied embeddings, RoPE and the length from which on others compute another
+// attention; refuses other activations and quantised weights other than bitsandbytes' nf4, or MXFP4
+// where the defaults allow it. A size that the config has already is that of a missing field.
 // Throws: std::runtime_error naming file and key on a missing or impossible value.
 void read_shared_fields(const JsonObject& json, const FieldDefaults& defaults, ModelConfig& config);
+
+// Refuses quantised weights that are not read, by quantisation_problem().
+void refuse_unread_quantisation(const JsonObject& json, bool mxfp4);
 
 // Refuses another value of `key` than the expected one, which a missing key means. why: the end of
 // the message, behind the number that was expected.
 // Throws: std::runtime_error naming file and key.
 void expect_integer(const JsonObject& json, const char* key, int64_t expected,
                     const std::string& why);
+
+// The same for text.
+void expect_text(const JsonObject& json, const char* key, const std::string& expected);
 
 // Number of experts: num_experts (hub), or num_local_experts (transformers 5).
 // Throws: std::runtime_error naming file and key when both are missing or they differ.
@@ -42,6 +50,10 @@ int64_t read_expert_count(const JsonObject& json);
 // Reads attention_bias: of q, k, v and o; none if it is missing.
 // Throws: std::runtime_error naming file and key when it is neither true nor false.
 void read_attention_bias(const JsonObject& json, ModelConfig& config);
+
+// Passes over use_qk_norm, which says what classes that always norm heads do anyway.
+// Throws: std::runtime_error naming file and key when it is neither true nor false.
+void pass_over_qk_norm(const JsonObject& json);
 
 // Reads layer_types: `window` (0 = none) is that of the layers named sliding_attention. Where
 // layer_types is missing, these are the layers for which is_sliding holds. Call it after the

@@ -8,12 +8,6 @@
 namespace ringside::engine {
 namespace {
 
-void expect_text(const JsonObject& json, const char* key, const std::string& expected) {
-  if (const std::string value = json.text(key).value_or(expected); value != expected) {
-    json.fail(key, "is '" + value + "', expected " + expected);
-  }
-}
-
 void check_choice(const JsonObject& json, const ExpertsConfig& experts) {
   if (experts.count % experts.groups != 0 ||
       (experts.groups > 1 && experts.count / experts.groups < 2)) {

@@ -66,7 +66,10 @@ class Batch {
     for (const std::size_t i : rows_) {
       uniform.push_back(streams_[i].uniform(completions_[i].ids.size()));
     }
-    const at::Tensor logits_BV = head_logits(hidden_BE_, weights_.head_VE);
+    at::Tensor logits_BV = head_logits(hidden_BE_, weights_.head_VE);
+    if (decoder_.config().logits_divisor != 1.0) {
+      logits_BV.div_(decoder_.config().logits_divisor);
+    }
     const Draw draw =
         draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
                     at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);

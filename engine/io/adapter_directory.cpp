@@ -159,7 +159,7 @@ void load_adapters(const fs::path& dir, Adapters& adapters) {
   }
   const ParamUnit& unit = adapters.unit();
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    files.fill(unit, i, unit.specs()[i].name);
+    files.fill(unit.storage(), i, unit.specs()[i].name);
   }
   std::set<std::string> of_other_stages;
   for (const ParamSpec& spec : Adapters::factors(adapters.config(), adapters.options())) {

@@ -24,8 +24,6 @@ namespace ringside::engine {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kHead = "lm_head.weight";
-
 std::string embedding_name(const ModelConfig& config) {
   return trunk_prefix(config) + "embed_tokens.weight";
 }
@@ -44,9 +42,9 @@ constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
                                                               "processor_config.json"};
 
 // The second name of a tied embedding.
-bool is_second_name(const WeightFiles& files, const std::string& name,
+bool is_second_name(const WeightFiles& files, const std::string& name, const ModelConfig& config,
                     const at::Tensor* tied_head) {
-  if (tied_head == nullptr || name != kHead) {
+  if (tied_head == nullptr || name != config.on_disk.head) {
     return false;
   }
   const at::Tensor head = files.read(name);
@@ -61,10 +59,10 @@ void refuse_unexpected(const WeightFiles& files, const ModelConfig& config,
   }
   for (const std::string& name : files.names()) {
     if (of_other_stages.contains(name) || is_passed_over(config, name) ||
-        is_second_name(files, name, tied_head)) {
+        is_second_name(files, name, config, tied_head)) {
       continue;
     }
-    if (tied_head != nullptr && name == kHead) {
+    if (tied_head != nullptr && name == config.on_disk.head) {
       throw std::runtime_error(files.describe(name) + " differs from " + embedding_name(config) +
                                ", but config.json says tie_word_embeddings: true");
     }
@@ -96,7 +94,7 @@ Decoder load_decoder(const fs::path& dir, at::ScalarType compute_dtype) {
 }
 
 WeightLoader::WeightLoader(const fs::path& dir, const ModelConfig& config)
-    : files_(dir),
+    : files_(dir, config),
       tied_embedding_(config.tie_word_embeddings ? embedding_name(config) : ""),
       config_(config) {
   if (!tied_embedding_.empty() && files_.contains(tied_embedding_)) {
@@ -107,7 +105,7 @@ WeightLoader::WeightLoader(const fs::path& dir, const ModelConfig& config)
 void WeightLoader::operator()(const ParamUnit& unit) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    files_.fill(unit, i, unit.specs()[i].name);
+    files_.fill(unit.storage(), i, unit.specs()[i].name);
   }
 }
 
@@ -126,7 +124,7 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
 
 std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelConfig& config) {
   std::vector<std::string> problems;
-  const WeightFiles files(dir);
+  const WeightFiles files(dir, config);
   std::set<std::string> expected;
   for (const ParamSpec& spec : decoder_specs(config)) {
     expected.insert(spec.name);
@@ -138,8 +136,8 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
     }
   }
   for (const std::string& name : files.names()) {
-    const bool tied_head =
-        config.tie_word_embeddings && name == kHead;  // load_weights compares its values
+    const bool tied_head = config.tie_word_embeddings &&
+                           name == config.on_disk.head;  // load_weights compares its values
     if (!expected.contains(name) && !tied_head && !is_passed_over(config, name)) {
       problems.push_back(files.describe(name) + " belongs to no parameter of the model");
     }
@@ -149,7 +147,7 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
 
 std::map<std::string, int64_t> unused_tensors(const fs::path& dir, const ModelConfig& config) {
   std::map<std::string, int64_t> count;
-  for (const std::string& name : WeightFiles(dir).names()) {
+  for (const std::string& name : WeightFiles(dir, config).names()) {
     if (const std::string part = unused_part(config, name); !part.empty()) {
       ++count[part];
     }

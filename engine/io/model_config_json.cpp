@@ -4,8 +4,9 @@
 #include <stdexcept>
 
 #include "engine/architectures/architecture.h"
-#include "engine/architectures/quantisation_fields.h"
+#include "engine/architectures/multimodal.h"
 #include "engine/architectures/shared_fields.h"
+#include "engine/architectures/unread_fields.h"
 #include "engine/json/json_object.h"
 
 namespace ringside::engine {
@@ -18,24 +19,30 @@ constexpr const char* kText = "text_config";
 struct ModelFields {
   const Architecture* architecture;
   JsonObject own;
-  std::optional<JsonObject> around;
+  std::optional<JsonObject> around = {};
+  const MultimodalType* multimodal = nullptr;
 };
 
 ModelFields fields_of(const JsonObject& json) {
   const std::string type = json.require(json.text("model_type"), "model_type");
   if (const Architecture* found = find_architecture(type)) {
-    return {found, json, std::nullopt};
+    return {found, json};
   }
-  const Architecture* found = find_text_part(type);
-  if (found == nullptr) {
+  const MultimodalType* multimodal = find_multimodal_type(type);
+  if (multimodal == nullptr) {
     json.fail("model_type", "is '" + type + "', expected " + architecture_names());
   }
-  const JsonObject text = json.require(json.object(kText), kText);
-  const std::string text_type = text.text("model_type").value_or(found->model_type);
-  if (text_type != found->model_type) {
-    text.fail("model_type", "is '" + text_type + "', expected " + found->model_type);
+  const Architecture* architecture = find_architecture(multimodal->architecture);
+  if (multimodal->may_be_flat && !json.has(kText)) {
+    pass_over_other_modalities(json);
+    return {architecture, json, std::nullopt, multimodal};
   }
-  return {found, text, json};
+  const JsonObject text = json.require(json.object(kText), kText);
+  const std::string text_type = text.text("model_type").value_or(multimodal->text_type);
+  if (text_type != multimodal->text_type && text_type != multimodal->architecture) {
+    text.fail("model_type", "is '" + text_type + "', expected " + multimodal->text_type);
+  }
+  return {architecture, text, json, multimodal};
 }
 
 // What both config.json and its text_config may say.
@@ -44,28 +51,42 @@ void read_fields_around(const JsonObject& around, const JsonObject& text, ModelC
   if (tied && !text.has("tie_word_embeddings")) {
     c.tie_word_embeddings = *tied;
   } else if (tied && *tied != c.tie_word_embeddings) {
-    around.fail("tie_word_embeddings", "differs from that of text_config");
+    around.refuse("tie_word_embeddings", "differs from that of text_config");
   }
-  if (const auto quantised = around.object("quantization_config")) {
-    const std::string problem = quantisation_problem(*quantised, /*mxfp4=*/false);
-    if (!problem.empty()) {
-      around.fail("quantization_config", problem);
-    }
+  // text_config's count.
+  c.bos_token_id = c.bos_token_id ? c.bos_token_id : around.integer("bos_token_id");
+  c.pad_token_id = c.pad_token_id ? c.pad_token_id : around.integer("pad_token_id");
+  if (const auto ids = around.integers("eos_token_id"); c.eos_token_ids.empty()) {
+    c.eos_token_ids = ids;
   }
-  c.on_disk.multimodal_json = around.json().dump();
-  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    around.has(id);  // text_config's count
-  }
-  if (c.eos_token_ids.empty()) {
-    c.eos_token_ids = around.integers("eos_token_id");
-  }
-  refuse_unknown_multimodal_fields(around);
+  refuse_unread_quantisation(around, /*mxfp4=*/false);
+  judge_unread_fields_around(around, text);
 }
 
-void read_special_ids(const JsonObject& json, const fs::path& generation_file, ModelConfig& c) {
+// ModelOpt writes the weights' format into a file of its own. Other files leave config.json alone.
+void refuse_modelopt(const fs::path& file, const JsonObject& config) {
+  if (!fs::exists(file)) {
+    return;
+  }
+  const auto quantised = JsonObject::read(file).object("quantization");
+  const auto format =
+      quantised ? quantised->text("quant_algo") : std::optional<std::string>("unknown");
+  if (format) {
+    config.refuse("quantization_config",
+                  "is missing, but " + file.filename().string() +
+                      " beside it says that ModelOpt quantised the weights (quant_algo " + *format +
+                      "), which are not read; train the unquantised model that they were made "
+                      "from");
+  }
+}
+
+void read_special_ids(const JsonObject& json, ModelConfig& c) {
   c.bos_token_id = json.integer("bos_token_id");
   c.pad_token_id = json.integer("pad_token_id");
   c.eos_token_ids = json.integers("eos_token_id");
+}
+
+void read_generation_ids(const JsonObject& json, const fs::path& generation_file, ModelConfig& c) {
   if (fs::exists(generation_file)) {
     auto ids = JsonObject::read(generation_file).integers("eos_token_id");
     if (!ids.empty()) {
@@ -74,8 +95,8 @@ void read_special_ids(const JsonObject& json, const fs::path& generation_file, M
   }
   for (const int64_t id : c.eos_token_ids) {
     if (id < 0 || id >= c.vocab_size) {
-      json.fail("eos_token_id",
-                "is " + std::to_string(id) + ", expected 0 to " + std::to_string(c.vocab_size - 1));
+      json.refuse("eos_token_id", "is " + std::to_string(id) + ", expected 0 to " +
+                                      std::to_string(c.vocab_size - 1));
     }
   }
 }
@@ -90,15 +111,55 @@ nlohmann::ordered_json eos_json(const ModelConfig& config) {
   return config.eos_token_ids;
 }
 
+// Keeps the fields of RoPE that only images and videos have.
+void keep_mrope(const nlohmann::ordered_json& before, nlohmann::ordered_json& text) {
+  for (const char* block : {"rope_parameters", "rope_scaling"}) {
+    for (const char* key : {"mrope_section", "mrope_interleaved"}) {
+      if (before.contains(block) && before[block].is_object() && before[block].contains(key)) {
+        text["rope_parameters"][key] = before[block][key];
+      }
+    }
+  }
+  if (text["rope_parameters"].contains("mrope_section") && text["rope_scaling"].is_null()) {
+    text["rope_scaling"] = text["rope_parameters"];
+    text["rope_scaling"].erase("rope_theta");
+  }
+}
+
+// Some files say the text's fields again around text_config: they stay equal. before: text_config
+// as it was.
+void repeat_around(const nlohmann::ordered_json& before, nlohmann::ordered_json& all) {
+  for (const auto& [key, value] : before.items()) {
+    if (!all.contains(key) || all[key] != value) {
+      continue;
+    }
+    if (all[kText].contains(key)) {
+      all[key] = all[kText][key];
+    } else {
+      all.erase(key);
+    }
+  }
+}
+
 // The config.json of a multimodal model with these fields of its text part. Fields of it that are
 // not ours stay as they are.
 nlohmann::ordered_json with_text_part(nlohmann::ordered_json all, nlohmann::ordered_json text) {
   all["dtype"] = all["torch_dtype"] = text["dtype"];
   all["tie_word_embeddings"] = text["tie_word_embeddings"];
   text.erase("architectures");
+  const bool is_flat = !all.contains(kText);
+  if (is_flat || all[kText].contains("model_type")) {
+    text.erase("model_type");
+  }
   all.erase("quantization_config");  // weights are saved as numbers
-  all[kText].erase("quantization_config");
-  all[kText].merge_patch(text);
+  nlohmann::ordered_json& target = is_flat ? all : all[kText];
+  target.erase("quantization_config");
+  const nlohmann::ordered_json before = target;
+  keep_mrope(before, text);
+  target.merge_patch(text);
+  if (!is_flat) {
+    repeat_around(before, all);
+  }
   return all;
 }
 
@@ -110,12 +171,6 @@ nlohmann::ordered_json id_json(const std::optional<int64_t>& id) {
 void refuse_other_formats(const fs::path& path) {
   if (const std::string problem = gguf_problem(path); !problem.empty()) {
     throw std::runtime_error(problem);
-  }
-  const fs::path modelopt = path / "hf_quant_config.json";
-  if (fs::exists(modelopt)) {
-    throw std::runtime_error(modelopt.string() +
-                             " says that ModelOpt quantised the weights, which are not read; train "
-                             "the unquantised model that they were made from");
   }
 }
 
@@ -137,14 +192,23 @@ std::string gguf_problem(const fs::path& path) {
 ModelConfig load_model_config(const fs::path& dir_or_file) {
   refuse_other_formats(dir_or_file);
   const fs::path file = fs::is_directory(dir_or_file) ? dir_or_file / "config.json" : dir_or_file;
-  const ModelFields fields = fields_of(JsonObject::read(file));
+  const JsonObject json = JsonObject::read(file);
+  const ModelFields fields = fields_of(json);
   ModelConfig config = fields.architecture->read(fields.own);
   config.model_type = fields.architecture->model_type;
-  read_special_ids(fields.own, file.parent_path() / "generation_config.json", config);
-  refuse_unknown_fields(fields.own);
+  if (fields.multimodal != nullptr) {
+    put_in_place(*fields.multimodal, json.json().dump(), config.on_disk);
+    config.experts.normalise_weights |= fields.multimodal->normalises_weights;
+  }
+  read_special_ids(fields.own, config);
+  judge_unread_fields(fields.own);
   if (fields.around) {
     read_fields_around(*fields.around, fields.own, config);
   }
+  read_generation_ids(json, file.parent_path() / "generation_config.json", config);
+  refuse_modelopt(file.parent_path() / "hf_quant_config.json", json);
+  json.throw_refusals();
+  config.on_disk.fields_passed_over = json.passed_over();
   return config;
 }
 

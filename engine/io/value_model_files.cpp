@@ -24,7 +24,7 @@ constexpr std::array<const char*, 3> kHeads = {"score", "v_head.summary", "value
 
 void refuse_the_rest(const WeightFiles& files, const ModelConfig& config) {
   for (const std::string& name : files.names()) {
-    if (name != "lm_head.weight" && !is_passed_over(config, name)) {
+    if (name != config.on_disk.head && !is_passed_over(config, name)) {
       throw std::runtime_error(files.describe(name) +
                                " belongs to no parameter of the value model");
     }
@@ -37,9 +37,9 @@ void load_head(WeightFiles& files, const ParamUnit& head) {
     if (!files.contains(prefix + ".weight")) {
       continue;
     }
-    files.fill(head, 0, prefix + ".weight");
+    files.fill(head.storage(), 0, prefix + ".weight");
     if (files.contains(prefix + ".bias")) {
-      files.fill(head, 1, prefix + ".bias");
+      files.fill(head.storage(), 1, prefix + ".bias");
     }
     return;  // a second head is left over and refused
   }
@@ -63,10 +63,10 @@ std::string value_config_json(const ModelConfig& trunk, bool fp64) {
 
 void load_value_weights(const fs::path& dir, ValueModel& model) {
   const at::NoGradGuard no_grad;
-  WeightFiles files(dir);
+  WeightFiles files(dir, model.trunk().config());
   for (const ParamUnit* unit : model.trunk().units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      files.fill(*unit, i, unit->specs()[i].name);
+      files.fill(unit->storage(), i, unit->specs()[i].name);
     }
     unit->changed();
   }

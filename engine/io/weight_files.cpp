@@ -11,6 +11,7 @@
 #include "engine/io/fp8_tensors.h"
 #include "engine/io/mxfp4_tensors.h"
 #include "engine/io/nf4_tensors.h"
+#include "engine/io/stacked_experts.h"
 #include "engine/json/json_object.h"
 
 namespace ringside::engine {
@@ -50,9 +51,6 @@ std::string unused_part(const ModelConfig& config, std::string_view name) {
   for (int64_t i = 0; i < config.on_disk.layers_left_out; ++i) {
     parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
   }
-  if (!config.on_disk.multimodal_json.empty()) {
-    parts.emplace_back("model.visual.");
-  }
   const auto found =
       std::ranges::find_if(parts, [&](const std::string& part) { return name.starts_with(part); });
   return found == parts.end() ? "" : *found;
@@ -90,6 +88,82 @@ WeightFiles::WeightFiles(const fs::path& dir) : dir_(dir) {
   hide_mxfp4_parts();
   fp8_block_ = stored_block(dir);
   hide_fp8_scales();
+}
+
+WeightFiles::WeightFiles(const fs::path& dir, const ModelConfig& config) : WeightFiles(dir) {
+  for (const auto& [beginning, replacement] : config.on_disk.other_names) {
+    rename(beginning, replacement);
+  }
+  split_stacks(config);
+}
+
+void WeightFiles::rename(const std::string& beginning, const std::string& replacement) {
+  std::map<std::string, Place> renamed;
+  for (auto it = places_.begin(); it != places_.end();) {
+    const std::string name =
+        it->first.starts_with(beginning) ? replacement + it->first.substr(beginning.size()) : "";
+    if (name.empty() || contains(name)) {
+      ++it;
+    } else {
+      renamed.emplace(name, it->second);
+      it = places_.erase(it);
+    }
+  }
+  places_.merge(renamed);
+}
+
+void WeightFiles::split_stacks(const ModelConfig& config) {
+  if (config.on_disk.stacks == ExpertStacks::kNone) {
+    return;
+  }
+  for (const std::string& name : names()) {
+    if (name.starts_with(config.on_disk.trunk) &&
+        (name.ends_with(std::string(".") + kStackedGateUp) ||
+         name.ends_with(std::string(".") + kStackedDown))) {
+      split_stack(name, config);
+    }
+  }
+}
+
+void WeightFiles::split_stack(const std::string& name, const ModelConfig& config) {
+  const Place place = places_.at(name);
+  const StackedExperts stacked(config);
+  const bool down = name.ends_with(kStackedDown);
+  const std::vector<int64_t>& shape = entry(place).shape;
+  const std::vector<int64_t> expected = down ? stacked.down_shape() : stacked.gate_up_shape();
+  const bool other = shape != expected &&
+                     shape == (down ? stacked.other_down_shape() : stacked.other_gate_up_shape());
+  if (shape != expected && !other) {
+    throw std::runtime_error(describe(name) + " has shape " + c10::str(at::IntArrayRef(shape)) +
+                             ", the configuration asks for " + c10::str(at::IntArrayRef(expected)));
+  }
+  const std::string experts = name.substr(0, name.rfind('.') + 1);
+  const int64_t size = config.experts.intermediate_size;
+  for (int64_t x = 0; x < config.experts.count; ++x) {
+    const std::string of_expert = experts + std::to_string(x) + ".";
+    const auto add = [&](const char* matrix, int64_t begin, int64_t rows) {
+      places_[of_expert + matrix] = {place.file, place.entry,
+                                     Slice{x, begin, rows, stacked.inputs_first() != other}};
+    };
+    if (down) {
+      add("down_proj.weight", 0, config.hidden_size);
+    } else {
+      add("gate_proj.weight", 0, size);
+      add("up_proj.weight", size, size);
+    }
+  }
+  places_.erase(name);
+}
+
+at::Tensor WeightFiles::tensor(const Place& place) const {
+  const at::Tensor whole = files_[place.file].tensor(place.entry);
+  if (!place.slice) {
+    return whole;
+  }
+  const at::Tensor of_expert = whole.select(0, place.slice->expert);
+  return (place.slice->inputs_first ? of_expert.t() : of_expert)
+      .narrow(0, place.slice->begin, place.slice->rows)
+      .contiguous();
 }
 
 WeightFiles WeightFiles::of_file(const fs::path& file) {
@@ -230,6 +304,10 @@ const SafetensorsEntry& WeightFiles::entry(const Place& place) const {
 }
 
 std::vector<int64_t> WeightFiles::shape_of(const std::string& name) const {
+  if (const Place& place = places_.at(name); place.slice) {
+    const std::vector<int64_t>& stack = entry(place).shape;
+    return {place.slice->rows, place.slice->inputs_first ? stack[1] : stack[2]};
+  }
   const char* form = is_nf4(name) ? "nf4" : is_fp8(name) ? "FP8" : "MXFP4";
   try {
     if (is_fp8(name)) {
@@ -267,12 +345,13 @@ std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef
   return "";
 }
 
-void WeightFiles::fill(const ParamUnit& unit, std::size_t i, const std::string& name) {
+void WeightFiles::fill(const UnitStorage& unit, std::size_t i, const std::string& name) {
   if (!contains(name)) {
     throw std::runtime_error(dir_.string() + ": tensor '" + name +
                              "' is in none of the weight files");
   }
-  if (const std::string wrong = header_problem(name, unit.specs().at(i).shape); !wrong.empty()) {
+  if (const std::string wrong = header_problem(name, unit.layout().specs().at(i).shape);
+      !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
   if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "engine/architectures/quantisation_fields.h"
 #include "engine/io/safetensors.h"
 #include "engine/layers/model_config.h"
-#include "engine/params/param_unit.h"
+#include "engine/params/unit_storage.h"
 
 namespace ringside::engine {
 
@@ -41,6 +42,11 @@ class WeightFiles {
   // twice, or the index does not fit its shards.
   explicit WeightFiles(const std::filesystem::path& dir);
 
+  // Those of a model's directory under the names and shapes of its parameters: other names that
+  // such files have, and the experts of a layer in two tensors, stand for them (OnDiskConfig).
+  // Throws: also on such a tensor of another shape.
+  WeightFiles(const std::filesystem::path& dir, const ModelConfig& config);
+
   // All tensors of one file.
   // Throws: std::runtime_error as SafetensorsFile.
   static WeightFiles of_file(const std::filesystem::path& file);
@@ -66,17 +72,27 @@ class WeightFiles {
   // the name: a stored tensor serves one parameter. Reads nothing else of the tensor.
   // Throws: std::runtime_error naming file and tensor when it is absent, of another shape, of no
   // floating-point dtype, or holds a NaN or an infinity in that range.
-  void fill(const ParamUnit& unit, std::size_t i, const std::string& name);
+  void fill(const UnitStorage& unit, std::size_t i, const std::string& name);
 
  private:
+  // A matrix in a tensor of all experts of a layer.
+  struct Slice {
+    int64_t expert, begin, rows;
+    bool inputs_first;
+  };
   struct Place {
     std::size_t file;
     std::size_t entry;
+    std::optional<Slice> slice = {};
   };
 
   WeightFiles() = default;
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& index_path);
+  // Puts the names of parameters in place of others.
+  void rename(const std::string& beginning, const std::string& replacement);
+  void split_stacks(const ModelConfig& config);
+  void split_stack(const std::string& name, const ModelConfig& config);
   // Puts "model." before names that lack it, as files of a model without head do.
   void complete_names();
   void hide_nf4_parts();
@@ -94,7 +110,7 @@ class WeightFiles {
   // Elements [begin, end) of the flattened tensor.
   at::Tensor read_range(const std::string& name, int64_t begin, int64_t end) const;
   const SafetensorsEntry& entry(const Place& place) const;
-  at::Tensor tensor(const Place& place) const { return files_[place.file].tensor(place.entry); }
+  at::Tensor tensor(const Place& place) const;
 
   std::filesystem::path dir_;
   std::vector<SafetensorsFile> files_;

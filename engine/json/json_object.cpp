@@ -8,24 +8,57 @@
 
 namespace ringside::engine {
 
-JsonObject::JsonObject(std::string where, nlohmann::json json)
-    : where_(std::move(where)), json_(std::move(json)) {}
+JsonObject::JsonObject(std::shared_ptr<Notes> notes, std::vector<std::string> path,
+                       nlohmann::json json)
+    : notes_(std::move(notes)),
+      path_(std::move(path)),
+      json_(std::move(json)),
+      read_(std::make_shared<std::set<std::string, std::less<>>>()) {}
 
 JsonObject JsonObject::read(const std::filesystem::path& file) {
-  nlohmann::json json = read_json_file(file);
+  nlohmann::json json = parse_json(quote_python_numbers(read_text_file(file)), file.string());
   if (!json.is_object()) {
     throw std::runtime_error(file.string() + ": holds " + kind_of(json) +
                              ", expected a JSON object");
   }
-  return JsonObject(file.string() + ": ", std::move(json));
+  return {std::make_shared<Notes>(Notes{file.string(), {}, {}}), {}, std::move(json)};
+}
+
+void JsonObject::refuse(std::string_view key, const std::string& problem) const {
+  std::string where;
+  for (const std::string& outer : path_) {
+    where += "'" + outer + "': ";
+  }
+  notes_->refusals.push_back(where + "'" + std::string(key) + "' " + problem);
+}
+
+void JsonObject::throw_refusals() const {
+  if (notes_->refusals.empty()) {
+    return;
+  }
+  std::string all = notes_->file + ": ";
+  for (const std::string& one : notes_->refusals) {
+    all += (&one == &notes_->refusals.front() ? "" : "; ") + one;
+  }
+  throw std::runtime_error(all);
 }
 
 void JsonObject::fail(std::string_view key, const std::string& problem) const {
-  throw std::runtime_error(where_ + "'" + std::string(key) + "' " + problem);
+  refuse(key, problem);
+  throw_refusals();
+  throw std::logic_error("a refusal was not thrown");
+}
+
+void JsonObject::pass_over(std::string_view key) const {
+  std::string name;
+  for (const std::string& outer : path_) {
+    name += outer + ".";
+  }
+  notes_->passed_over.push_back(name.append(key));
 }
 
 const nlohmann::json* JsonObject::find(std::string_view key) const {
-  read_.emplace(key);
+  read_->emplace(key);
   const auto it = json_.find(key);
   return it == json_.end() || it->is_null() ? nullptr : &*it;
 }
@@ -33,7 +66,7 @@ const nlohmann::json* JsonObject::find(std::string_view key) const {
 std::vector<std::string> JsonObject::unread_keys() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json_.items()) {
-    if (!value.is_null() && !read_.contains(key)) {
+    if (!value.is_null() && !read_->contains(key)) {
       keys.push_back(key);
     }
   }
@@ -96,7 +129,9 @@ std::optional<JsonObject> JsonObject::object(std::string_view key) const {
   if (!value->is_object()) {
     fail(key, "is " + value->dump() + ", expected an object");
   }
-  return JsonObject(where_ + "'" + std::string(key) + "': ", *value);
+  std::vector<std::string> path = path_;
+  path.emplace_back(key);
+  return JsonObject(notes_, std::move(path), *value);
 }
 
 std::vector<int64_t> JsonObject::integers(std::string_view key) const {

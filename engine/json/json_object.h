@@ -1,10 +1,12 @@
 // JSON object read key by key, with errors that name file and key. Remembers which keys were read.
+// An object, its copies and the objects inside it share what was refused and what was passed over.
 // Thread safety: none.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -16,8 +18,9 @@ namespace ringside::engine {
 
 class JsonObject {
  public:
-  // The object that a file holds.
-  // Throws: std::runtime_error when the file cannot be read or is not one JSON object.
+  // The object that a file holds. NaN, Infinity and -Infinity, which Python writes and JSON does
+  // not have, become the texts of these names. Throws: std::runtime_error when the file cannot be
+  // read or is not one JSON object.
   static JsonObject read(const std::filesystem::path& file);
 
   // The value of a key, in the type that the function names. A key that is absent or null has none.
@@ -50,8 +53,19 @@ class JsonObject {
   // Throws: std::runtime_error naming file and key when it is missing, smaller or no integer.
   int64_t require_at_least(int64_t least, std::string_view key) const;
 
-  // Throws: std::runtime_error "<file>: '<key>' <problem>".
+  // Notes that a key's value is refused, and goes on, so that all that is wrong is told together.
+  void refuse(std::string_view key, const std::string& problem) const;
+  // Throws: std::runtime_error "<file>: '<key>' <problem>; '<key>' <problem>..." with all that was
+  // refused, if anything was.
+  void throw_refusals() const;
+  // refuse(), for what leaves nothing to go on with.
+  // Throws: as throw_refusals().
   [[noreturn]] void fail(std::string_view key, const std::string& problem) const;
+
+  // Notes that a key has no effect and was not used, for a message about it.
+  void pass_over(std::string_view key) const;
+  // Those keys in order, each with the keys of the objects around it: "rope_scaling.finetuned".
+  const std::vector<std::string>& passed_over() const { return notes_->passed_over; }
 
   const nlohmann::json& json() const { return json_; }
 
@@ -59,12 +73,19 @@ class JsonObject {
   std::vector<std::string> unread_keys() const;
 
  private:
-  JsonObject(std::string where, nlohmann::json json);
+  struct Notes {
+    std::string file;
+    std::vector<std::string> refusals;
+    std::vector<std::string> passed_over;
+  };
+
+  JsonObject(std::shared_ptr<Notes> notes, std::vector<std::string> path, nlohmann::json json);
   const nlohmann::json* find(std::string_view key) const;
 
-  std::string where_;
+  std::shared_ptr<Notes> notes_;
+  std::vector<std::string> path_;  // of keys, from the file's object to this one
   nlohmann::json json_;
-  mutable std::set<std::string, std::less<>> read_;
+  std::shared_ptr<std::set<std::string, std::less<>>> read_;
 };
 
 }  // namespace ringside::engine

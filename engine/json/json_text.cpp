@@ -1,6 +1,7 @@
 #include "engine/json/json_text.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <sstream>
@@ -47,6 +48,34 @@ std::string kind_of(const nlohmann::json& value) {
     default:
       return std::string("a ") + value.type_name();
   }
+}
+
+std::string quote_python_numbers(std::string text) {
+  constexpr std::array<std::string_view, 3> kNames = {"-Infinity", "Infinity", "NaN"};
+  const bool none = std::ranges::all_of(
+      kNames, [&](std::string_view name) { return text.find(name) == std::string::npos; });
+  if (none) {
+    return text;
+  }
+  std::string quoted;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto found = std::ranges::find_if(kNames, [&](std::string_view name) {
+      return !in_text && std::string_view(text).substr(i).starts_with(name);
+    });
+    if (found != kNames.end()) {
+      quoted.append("\"").append(*found).append("\"");
+      i += found->size();
+      continue;
+    }
+    if (in_text && text[i] == '\\' && i + 1 < text.size()) {
+      quoted.push_back(text[i++]);  // what follows ends no text
+    } else if (text[i] == '"') {
+      in_text = !in_text;
+    }
+    quoted.push_back(text[i++]);
+  }
+  return quoted;
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line) {

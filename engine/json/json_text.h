@@ -21,6 +21,9 @@ nlohmann::json read_json_file(const std::filesystem::path& file);
 // Throws: as read_json_file, except for its content.
 std::string read_text_file(const std::filesystem::path& file);
 
+// The text with NaN, Infinity and -Infinity, where they stand for numbers, as texts of these names.
+std::string quote_python_numbers(std::string text);
+
 // Whether a file that begins with `head` is a git-lfs pointer instead of the file itself.
 bool is_lfs_pointer(std::string_view head);
 

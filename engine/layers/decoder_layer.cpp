@@ -9,7 +9,9 @@ namespace ringside::engine {
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
     : prefix_(layer_prefix(config, index)),
+      experts_module_(experts_module(config.experts)),
       num_experts_(config.experts.count),
+      residual_multiplier_(config.residual_multiplier),
       token_mixer_(make_token_mixer(config, index, table_)),
       channel_mixer_(make_channel_mixer(config, index, table_)) {
   const auto add = [&](std::optional<Norm>& norm, const char* name) {
@@ -80,7 +82,8 @@ std::vector<std::vector<ParamSpec>> DecoderLayer::experts_specs() const {
       continue;
     }
     for (int64_t x = 0; x < num_experts_; ++x) {
-      const std::string of_expert = prefix_ + "mlp.experts." + std::to_string(x) + ".";
+      const std::string of_expert =
+          prefix_ + experts_module_ + ".experts." + std::to_string(x) + ".";
       for (const Slot slot : slots) {
         for (const ParamSpec& spec : table_.weights()[slot].params) {
           unit.push_back({of_expert + spec.name, spec.shape});
@@ -136,7 +139,8 @@ at::Tensor DecoderLayer::mix_channels(const at::Tensor& x_sE, const LayerPass& p
 
 at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& pass) const {
   const auto branch = [&](const at::Tensor& mixed, const std::optional<Norm>& norm) {
-    return norm ? (*norm)(mixed, pass) : mixed;
+    const at::Tensor normed = norm ? (*norm)(mixed, pass) : mixed;
+    return residual_multiplier_ == 1.0 ? normed : normed * residual_multiplier_;
   };
   if (!token_norm_) {
     const at::Tensor attended =

@@ -67,7 +67,9 @@ class DecoderLayer {
   at::Tensor mix_channels(const at::Tensor& x_sE, const LayerPass& pass) const;
 
   std::string prefix_;
+  std::string experts_module_;
   int64_t num_experts_;
+  double residual_multiplier_;
   ParamTable table_;
   std::vector<Slot> slots_;                       // of the layer's unit, in order
   std::vector<std::vector<Slot>> experts_slots_;  // of each of its experts' units

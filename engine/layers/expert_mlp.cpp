@@ -22,10 +22,11 @@ const ExpertsConfig& checked(const ExpertsConfig& experts) {
 
 Linear router(ParamTable& table, const ModelConfig& config) {
   const bool clamped = config.experts.kind == ExpertKind::kClamped;
-  return {table,
-          {{clamped ? "mlp.router" : "mlp.gate", config.experts.count}},
-          config.hidden_size,
-          clamped ? Bias::kAll : Bias::kNone};
+  return {
+      table,
+      {{experts_module(config.experts) + (clamped ? ".router" : ".gate"), config.experts.count}},
+      config.hidden_size,
+      clamped ? Bias::kAll : Bias::kNone};
 }
 
 at::Tensor watched(const at::Tensor& scores_sX, ScoreKind kind, const LayerPass& pass) {
@@ -68,11 +69,14 @@ ExpertMlp::Slots ExpertMlp::add_experts(ParamTable& table, int64_t hidden) const
     slots.down_bias = stack("mlp.experts.down_proj_bias", {e});
     return slots;
   }
-  const Slot gate_up =
-      table.add(WeightSpec{{2 * i, e},
-                           {{"gate_proj.weight", {i, e}}, {"up_proj.weight", {i, e}}},
-                           WeightPlace::kExperts});
-  return {gate_up, table.add("down_proj.weight", {e, i}, WeightPlace::kExperts), {}, {}};
+  // Mixtral's names are w1, w3 and w2.
+  const bool numbered = experts_.block_sparse_names;
+  const Slot gate_up = table.add(WeightSpec{{2 * i, e},
+                                            {{numbered ? "w1.weight" : "gate_proj.weight", {i, e}},
+                                             {numbered ? "w3.weight" : "up_proj.weight", {i, e}}},
+                                            WeightPlace::kExperts});
+  const char* down = numbered ? "w2.weight" : "down_proj.weight";
+  return {gate_up, table.add(down, {e, i}, WeightPlace::kExperts), {}, {}};
 }
 
 // Logits in fp32, or fp64 for doubles, from inputs and weights of that dtype.

@@ -18,7 +18,7 @@ namespace ringside::engine {
 
 class ExpertMlp final : public ChannelMixer {
  public:
-  // Parameters in WeightPlace::kExperts are named behind "mlp.experts.<x>.".
+  // Parameters in WeightPlace::kExperts are named behind "<experts_module()>.experts.<x>.".
   // Throws: c10::Error on impossible numbers of experts.
   ExpertMlp(const ModelConfig& config, ParamTable& table);
 

@@ -6,17 +6,27 @@
 #include "engine/nn/swiglu.h"
 
 namespace ringside::engine {
+namespace {
+
+std::vector<Projection> gate_and_up(const std::string& module, int64_t size, bool fused) {
+  if (fused) {
+    return {{module + ".gate_up_proj", 2 * size}};
+  }
+  return {{module + ".gate_proj", size}, {module + ".up_proj", size}};
+}
+
+}  // namespace
 
 GatedMlp::GatedMlp(const ModelConfig& config, ParamTable& table)
     : GatedMlp(table, "mlp", config.hidden_size, config.intermediate_size, config.activation,
-               config.mlp_bias ? Bias::kAll : Bias::kNone) {}
+               config.mlp_bias ? Bias::kAll : Bias::kNone, config.fused_projections) {}
 
 GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
-                   GateActivation activation, Bias bias)
+                   GateActivation activation, Bias bias, bool fused)
     : hidden_(hidden),
       size_(size),
       activation_(activation),
-      gate_up_(table, {{module + ".gate_proj", size}, {module + ".up_proj", size}}, hidden, bias),
+      gate_up_(table, gate_and_up(module, size, fused), hidden, bias),
       down_(table, {{module + ".down_proj", hidden}}, size, bias) {}
 
 at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) const {

@@ -17,9 +17,10 @@ class GatedMlp final : public ChannelMixer {
  public:
   // The model's MLP.
   GatedMlp(const ModelConfig& config, ParamTable& table);
-  // One of another size, whose parameters' names begin with `module`.
+  // One of another size, whose parameters' names begin with `module`. fused: gate and up are one
+  // parameter.
   GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
-           GateActivation activation, Bias bias = Bias::kNone);
+           GateActivation activation, Bias bias = Bias::kNone, bool fused = false);
 
   // down(activation(gate x) * up x), in tiles of rows if the pass asks for them. Not collective.
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;

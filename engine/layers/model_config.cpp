@@ -25,6 +25,10 @@ BlockSpec ModelConfig::block(int64_t layer) const {
   return {.channel_mixer = experts.count > 0 ? ChannelMixerKind::kExperts : ChannelMixerKind::kMlp};
 }
 
+std::string experts_module(const ExpertsConfig& experts) {
+  return experts.block_sparse_names ? "block_sparse_moe" : "mlp";
+}
+
 std::vector<int64_t> expert_layers(const ModelConfig& config) {
   std::vector<int64_t> layers;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -39,9 +43,7 @@ bool is_delta_net(const ModelConfig& config, int64_t layer) {
   return config.block(layer).token_mixer == TokenMixerKind::kGatedDelta;
 }
 
-std::string trunk_prefix(const ModelConfig& config) {
-  return config.on_disk.multimodal_json.empty() ? "model." : "model.language_model.";
-}
+std::string trunk_prefix(const ModelConfig& config) { return config.on_disk.trunk; }
 
 std::string layer_prefix(const ModelConfig& config, int64_t layer) {
   return trunk_prefix(config) + "layers." + std::to_string(layer) + ".";
@@ -62,6 +64,9 @@ std::vector<int64_t> distinct_windows(const ModelConfig& config) {
 }
 
 double ModelConfig::softmax_scale() const {
+  if (attention.multiplier > 0) {
+    return attention.multiplier;
+  }
   const int64_t scalar = attention.query_scalar > 0 ? attention.query_scalar : head_dim;
   return 1.0 / std::sqrt(static_cast<double>(scalar));
 }
@@ -73,14 +78,17 @@ int64_t num_positions(const ModelConfig& config) {
   } else if (const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling)) {
     positions = std::max(positions, times(yarn->original_max_position_embeddings, yarn->factor));
   }
-  return at_most(positions, config.max_document_tokens);
+  return at_most(at_most(positions, config.max_document_tokens), config.plain_attention_tokens);
 }
 
 int64_t longest_exact_document(const ModelConfig& config) {
-  if (std::holds_alternative<DynamicRope>(config.rope_scaling)) {
-    return at_most(config.max_position_embeddings, config.max_document_tokens);
+  const bool dynamic = std::holds_alternative<DynamicRope>(config.rope_scaling);
+  int64_t longest = 0;
+  for (const int64_t limit : {config.max_document_tokens, config.plain_attention_tokens,
+                              dynamic ? config.max_position_embeddings : 0}) {
+    longest = longest > 0 ? at_most(longest, limit) : limit;
   }
-  return config.max_document_tokens;
+  return longest;
 }
 
 }  // namespace ringside::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/norm_options.h"
@@ -34,16 +35,19 @@ struct ExpertsConfig {
   double weight_factor = 1.0;
   int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
   bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
+  bool block_sparse_names = false;       // MiniMax-M2: tensors are named as Mixtral's
   bool operator==(const ExpertsConfig&) const = default;
 };
 
 // Softmax attention, beside its heads.
 struct SoftmaxAttentionConfig {
-  bool qkv_bias = false;     // Qwen2.5, and Llama with attention_bias
-  bool o_bias = false;       // Llama and Qwen3 with attention_bias
-  bool qk_norm = false;      // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
-  bool sinks = false;        // GPT-OSS: a learned logit per query head joins every softmax
-  int64_t query_scalar = 0;  // scores are divided by its root; 0 = head_dim
+  bool qkv_bias = false;       // Qwen2.5, and Llama with attention_bias
+  bool o_bias = false;         // Llama and Qwen3 with attention_bias
+  bool qk_norm = false;        // Qwen3 and Gemma 3: RMSNorm of each query and key head before RoPE
+  bool joint_qk_norm = false;  // OLMo 2: RMSNorm of all query heads together, and of all key heads
+  bool sinks = false;          // GPT-OSS: a learned logit per query head joins every softmax
+  int64_t query_scalar = 0;    // scores are divided by its root; 0 = head_dim
+  double multiplier = 0.0;     // Granite: of scores, in place of query_scalar; 0 = none
   // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
   bool gated = false;
   int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
@@ -72,17 +76,28 @@ struct DeltaNetConfig {
   bool operator==(const DeltaNetConfig&) const = default;
 };
 
-// What a model's files hold beside it.
+// How the files hold the experts of a layer: an expert's tensors for themselves, or those of all
+// experts as two tensors, [experts, outputs, inputs] or [experts, inputs, outputs].
+enum class ExpertStacks { kNone, kOutputsFirst, kInputsFirst };
+
+// What a model's files hold beside it, and under which names they hold the model.
 struct OnDiskConfig {
+  std::string trunk = "model.";  // beginning of all names but the head's
+  std::string head = "lm_head.weight";
+  std::string modules = "model.";  // in place of trunk, in transformers' names of modules
+  // Other beginnings of names that files of such models have, with those that they stand for.
+  std::vector<std::pair<std::string, std::string>> other_names = {};
+  ExpertStacks stacks = ExpertStacks::kNone;
   // Layers behind the others, which predict tokens further ahead. They are not loaded, and not
   // written either.
   int64_t layers_left_out = 0;
   // Beginnings of the names of other tensors that are not loaded and not written either.
   std::vector<std::string> parts_left_out = {};
   // Of the text part of a multimodal model: the whole config.json, as JSON. The part's fields are
-  // in its text_config, and its tensors' names begin with "model.language_model.". Tensors of the
-  // other parts are not loaded and not written.
+  // in its text_config, or beside those of the other parts if it has none.
   std::string multimodal_json;
+  // Fields of config.json that change nothing and were passed over.
+  std::vector<std::string> fields_passed_over = {};
   bool operator==(const OnDiskConfig&) const = default;
 };
 
@@ -123,8 +138,14 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   double local_rope_theta = 10000.0;  // Gemma 3: of blocks with local_rope
   bool tie_word_embeddings = false;
-  bool mlp_bias = false;          // Llama with mlp_bias
-  bool scaled_embedding = false;  // Gemma: embeddings times sqrt(hidden_size)
+  bool mlp_bias = false;           // Llama with mlp_bias
+  bool fused_projections = false;  // Phi-3: q, k and v are one tensor, and gate and up are one
+  bool scaled_embedding = false;   // Gemma: embeddings times sqrt(hidden_size)
+  // Granite: factors on embeddings and on what a mixer adds to the residual stream; the divisor of
+  // logits.
+  double embedding_multiplier = 1.0;
+  double residual_multiplier = 1.0;
+  double logits_divisor = 1.0;
   NormPlace norm_place = NormPlace::kBefore;
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
   SoftmaxAttentionConfig attention;
@@ -141,6 +162,9 @@ struct ModelConfig {
   // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
   // chooses its factors by it.
   int64_t max_document_tokens = 0;
+  // Longest document for which other programs compute the same attention; 0 = any
+  // (dual_chunk_attention_config of Qwen2.5-1M).
+  int64_t plain_attention_tokens = 0;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
@@ -185,6 +209,9 @@ void list_blocks(ModelConfig& config);
 // Windows of all layers, ascending, each once.
 std::vector<int64_t> distinct_windows(const ModelConfig& config);
 
+// The module in a layer that holds router and experts, as in the names of their tensors.
+std::string experts_module(const ExpertsConfig& experts);
+
 // The layers with experts, ascending.
 std::vector<int64_t> expert_layers(const ModelConfig& config);
 
@@ -194,11 +221,12 @@ bool is_delta_net(const ModelConfig& config, int64_t layer);
 
 // Positions that the model is meant for: max_position_embeddings, stretched by rope types whose
 // config.json keeps the length before scaling there (linear; yarn: factor x original length), and
-// at most max_document_tokens. vLLM derives the same.
+// at most max_document_tokens and plain_attention_tokens. vLLM derives the same but for the latter.
 int64_t num_positions(const ModelConfig& config);
 
-// Length above which a document's log-probs would be wrong, not just untrained; 0 = none. It is
-// max_document_tokens, and max_position_embeddings with rope_type dynamic.
+// Length above which a document's log-probs would be wrong, not just untrained; 0 = none. It is the
+// least of max_document_tokens, plain_attention_tokens, and max_position_embeddings with rope_type
+// dynamic.
 int64_t longest_exact_document(const ModelConfig& config);
 
 }  // namespace ringside::engine

@@ -14,13 +14,13 @@ int64_t query_outputs(const ModelConfig& config) {
 
 std::vector<Projection> qkv_projections(const ModelConfig& config) {
   const int64_t kv = config.num_key_value_heads * config.head_dim;
+  if (config.fused_projections) {
+    return {{"self_attn.qkv_proj", query_outputs(config) + 2 * kv}};
+  }
   return {{"self_attn.q_proj", query_outputs(config)},
           {"self_attn.k_proj", kv},
           {"self_attn.v_proj", kv}};
 }
-
-constexpr const char* kCannotOverlap =
-    "gated attention cannot overlap its projections with the exchange of heads";
 
 Bias bias(bool biased) { return biased ? Bias::kAll : Bias::kNone; }
 
@@ -37,6 +37,7 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
       softmax_scale_(config.softmax_scale()),
       norm_options_(config.norm_options()),
       options_(config.attention),
+      fused_(config.fused_projections),
       qkv_(table, qkv_projections(config), config.hidden_size, bias(config.attention.qkv_bias)),
       o_(table, {{"self_attn.o_proj", config.hidden_size}}, heads_ * head_dim_,
          bias(config.attention.o_bias)) {
@@ -46,6 +47,9 @@ SoftmaxAttention::SoftmaxAttention(const ModelConfig& config, int64_t layer, Par
   if (options_.qk_norm) {
     q_norm_.emplace(table, "self_attn.q_norm.weight", head_dim_, norm_options_);
     k_norm_.emplace(table, "self_attn.k_norm.weight", head_dim_, norm_options_);
+  } else if (options_.joint_qk_norm) {
+    q_norm_.emplace(table, "self_attn.q_norm.weight", heads_ * head_dim_, norm_options_);
+    k_norm_.emplace(table, "self_attn.k_norm.weight", kv_heads_ * head_dim_, norm_options_);
   }
 }
 
@@ -71,11 +75,17 @@ Weight SoftmaxAttention::pair_components(const Weight& norm) const {
 }
 
 HeadNorms SoftmaxAttention::head_norms(const LayerPass& pass) const {
-  if (!q_norm_) {
+  if (!options_.qk_norm) {
     return {{}, {}, norm_options_};
   }
   return {pair_components(q_norm_->weight(pass)), pair_components(k_norm_->weight(pass)),
           norm_options_};
+}
+
+at::Tensor SoftmaxAttention::normed_together(const at::Tensor& x_sND,
+                                             const std::optional<Norm>& norm,
+                                             const LayerPass& pass) const {
+  return options_.joint_qk_norm ? (*norm)(x_sND.flatten(1), pass).view_as(x_sND) : x_sND;
 }
 
 at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
@@ -86,7 +96,10 @@ at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionS
   const at::Tensor q_gate = qkv.narrow(1, 0, h * q_dim).unflatten(1, {h, q_dim});
   const at::Tensor keys = qkv.narrow(1, h * q_dim, k * d).unflatten(1, {k, d});
   const at::Tensor values = qkv.narrow(1, h * q_dim + k * d, k * d).unflatten(1, {k, d});
-  const at::Tensor qk = pair_components(at::cat({q_gate.narrow(2, 0, d), keys}, 1));
+  const at::Tensor qk =
+      pair_components(at::cat({normed_together(q_gate.narrow(2, 0, d), q_norm_, pass),
+                               normed_together(keys, k_norm_, pass)},
+                              1));
   const RotatedHeads heads = norm_and_rotate(qk, {h, k}, head_norms(pass), rope(pass));
   at::Tensor out_sHD = pass.attention.attend(spec, heads.q_sHD, heads.k_sKD, values);
   if (options_.gated) {
@@ -98,7 +111,7 @@ at::Tensor SoftmaxAttention::gated(const at::Tensor& normed_sE, const AttentionS
 at::Tensor SoftmaxAttention::overlapped(const at::Tensor& normed_sE, const AttentionSpec& spec,
                                         const LayerPass& pass,
                                         OverlappedAttention& attention) const {
-  TORCH_CHECK(!options_.gated, kCannotOverlap);
+  TORCH_CHECK(overlap_problem().empty(), overlap_problem());
   const std::vector<Linear::Part> qkv = qkv_.parts(pass), o = o_.parts(pass);
   auto heads = attention.project(normed_sE, {qkv[0].weight, qkv[0].bias},
                                  {qkv[1].weight, qkv[1].bias}, {qkv[2].weight, qkv[2].bias});
@@ -119,7 +132,7 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPas
   if (OverlappedAttention* attention = pass.attention.overlapped()) {
     return overlapped(normed_sE, spec, pass, *attention);
   }
-  if (options_.gated || options_.rotary_dim > 0) {
+  if (options_.gated || options_.rotary_dim > 0 || options_.joint_qk_norm) {
     return gated(normed_sE, spec, pass);
   }
   const int64_t s = normed_sE.size(0), d = head_dim_, h = heads_, k = kv_heads_;
@@ -130,10 +143,20 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& normed_sE, const LayerPas
   return o_(out_sHD.reshape({s, h * d}), pass);
 }
 
+std::string SoftmaxAttention::overlap_problem() const {
+  const char* kind = options_.gated           ? "gated attention"
+                     : options_.joint_qk_norm ? "attention with a norm over all heads"
+                     : fused_                 ? "attention with one tensor for q, k and v"
+                                              : "";
+  return *kind == '\0'
+             ? ""
+             : std::string(kind) + " cannot overlap its projections with the exchange of heads";
+}
+
 Support SoftmaxAttention::supports(Feature feature) const {
   switch (feature) {
     case Feature::kAsyncUlysses:
-      return options_.gated ? Support::no(kCannotOverlap) : Support::yes();
+      return overlap_problem().empty() ? Support::yes() : Support::no(overlap_problem());
     case Feature::kRoutes:
     case Feature::kRouterCorrections:
       return Support::no("attention has no experts");

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "engine/layers/linear.h"
 #include "engine/layers/mixer.h"
@@ -30,7 +31,7 @@ class SoftmaxAttention final : public TokenMixer {
 
  private:
   sp::HeadShape attention_heads() const { return {heads_, kv_heads_, head_dim_}; }
-  // Attention with an output gate, or with RoPE of a part of each head.
+  // Attention with an output gate, with RoPE of a part of each head, or with joint norms.
   at::Tensor gated(const at::Tensor& normed_sE, const AttentionSpec& spec,
                    const LayerPass& pass) const;
   // Attention whose projections overlap the exchange of heads. This rank norms, rotates and attends
@@ -40,7 +41,13 @@ class SoftmaxAttention final : public TokenMixer {
   const RopeTables& rope(const LayerPass& pass) const {
     return no_rope_ ? pass.ropes.none : local_rope_ ? pass.ropes.local : pass.ropes.global;
   }
+  // Norms of single heads.
   HeadNorms head_norms(const LayerPass& pass) const;
+  // [s, N, D], normed all together if the layer does that.
+  at::Tensor normed_together(const at::Tensor& x_sND, const std::optional<Norm>& norm,
+                             const LayerPass& pass) const;
+  // Why its projections cannot overlap the exchange of heads; "": they can.
+  std::string overlap_problem() const;
   at::Tensor pair_components(const at::Tensor& x) const;
   Weight pair_components(const Weight& norm) const;
 
@@ -50,6 +57,7 @@ class SoftmaxAttention final : public TokenMixer {
   double softmax_scale_;
   NormOptions norm_options_;
   SoftmaxAttentionConfig options_;
+  bool fused_;
   Linear qkv_, o_;
   std::optional<Slot> sinks_;
   std::optional<Norm> q_norm_, k_norm_;

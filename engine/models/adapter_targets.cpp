@@ -25,7 +25,8 @@ const std::vector<std::string>& adapter_targets() {
 const std::vector<std::string>& known_adapter_targets() {
   static const std::vector<std::string> kKnown = [] {
     std::vector<std::string> known = adapter_targets();
-    known.insert(known.end(), {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"});
+    known.insert(known.end(), {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+                               "qkv_proj", "gate_up_proj"});
     return known;
   }();
   return kKnown;

@@ -109,7 +109,8 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
                                        const sp::Range& range) {
   std::vector<ParamSpec> specs;
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
-    const std::string prefix = kPeftPrefix + layer_prefix(config, layer);
+    const std::string prefix =
+        kPeftPrefix + config.on_disk.modules + "layers." + std::to_string(layer) + ".";
     for (const Fused& group : layers[layer]) {
       for (const Target& target : group.targets) {
         specs.push_back({prefix + target.module + ".lora_A.weight", {options.rank, target.inputs}});

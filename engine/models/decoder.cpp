@@ -86,6 +86,9 @@ void check_scores(const Stage& stage) {
 // rounds it to the compute dtype.
 at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
                   const at::Tensor& embedded_sE) {
+  if (config.embedding_multiplier != 1.0) {
+    return embedded_sE * config.embedding_multiplier;
+  }
   if (!config.scaled_embedding) {
     return embedded_sE;
   }
@@ -217,7 +220,8 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
 }
 
 at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) const {
-  const at::Tensor gathered = given.defined() ? given : units_.all().at(unit)->gather_flat();
+  const at::Tensor gathered =
+      given.defined() ? given : units_.all().at(unit)->gathered().gather_flat();
   const std::optional<int64_t> found = units_.layer_of(unit);
   if (has_plain_weights() || !found) {
     return gathered;
@@ -329,7 +333,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
                                   attention, experts);
   at::Tensor hidden_sE = input;
   if (stage_.embeds) {
-    const Weight table = units_.embedding().materialize(context_.compute)[0];
+    const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
     hidden_sE = scaled(config_, context_.compute, embed(table, input));
   }
   units_.prefetch_layer(stage_.layers.begin);
@@ -340,9 +344,10 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     hidden_sE = run_layer(i, hidden_sE, pass);
   }
-  return stage_.scores ? rms_norm(hidden_sE, units_.final_norm().materialize(context_.compute)[0],
-                                  config_.norm_options())
-                       : hidden_sE;
+  return stage_.scores
+             ? rms_norm(hidden_sE, units_.final_norm().gathered().materialize(context_.compute)[0],
+                        config_.norm_options())
+             : hidden_sE;
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& input,
@@ -367,7 +372,7 @@ DecoderWeights Decoder::materialize() const {
   const at::NoGradGuard no_grad;
   DecoderWeights weights;
   if (stage_.embeds) {
-    weights.embedding_VE = units_.embedding().materialize(context_.compute)[0].value;
+    weights.embedding_VE = units_.embedding().gathered().materialize(context_.compute)[0].value;
   }
   const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), stage_);
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
@@ -378,10 +383,10 @@ DecoderWeights Decoder::materialize() const {
     weights.layers.push_back(std::move(of_layer));
   }
   if (stage_.scores) {
-    weights.final_norm_E = units_.final_norm().materialize(context_.compute)[0].value;
+    weights.final_norm_E = units_.final_norm().gathered().materialize(context_.compute)[0].value;
     weights.head_VE = config_.tie_word_embeddings && stage_.embeds
                           ? weights.embedding_VE
-                          : units_.head().materialize(context_.compute)[0].value;
+                          : units_.head().gathered().materialize(context_.compute)[0].value;
   }
   return weights;
 }
@@ -405,14 +410,17 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
                            const at::Tensor& temperature_n) const {
   check_scores(stage_);
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
+  // Both divide the logits.
+  const at::Tensor divisor_n =
+      config_.logits_divisor == 1.0 ? temperature_n : temperature_n * config_.logits_divisor;
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
-        hidden, weights[0], targets_n, temperature_n,
+        hidden, weights[0], targets_n, divisor_n,
         token_score_rows(hidden.options(), config_.vocab_size, activations_.logit_chunk_bytes));
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
-  const auto scores = run_with_weights(units_.head(), cut, hidden_nE, run, chain);
+  const auto scores = run_with_weights(units_.head().gathered(), cut, hidden_nE, run, chain);
   return {scores[0], scores[1]};
 }
 

@@ -15,7 +15,8 @@ namespace ringside::engine {
 namespace {
 
 std::string correction_name(const ModelConfig& config, int64_t layer) {
-  return layer_prefix(config, layer) + "mlp.gate.e_score_correction_bias";
+  return layer_prefix(config, layer) + experts_module(config.experts) +
+         (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
 std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range) {
@@ -65,7 +66,7 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
         {UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {config.hidden_size}}}});
   }
   if (stage.scores && (!config.tie_word_embeddings || copies_embedding(config, stage))) {
-    const ParamSpec own{"lm_head.weight", table};
+    const ParamSpec own{config.on_disk.head, table};
     units.push_back({UnitRole::kHead, "head", {config.tie_word_embeddings ? embedding : own}});
   }
   if (const auto corrections = correction_specs(config, stage.layers.begin, layers);
@@ -202,10 +203,10 @@ std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
       sharding == nullptr
           ? all
           : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
-  std::vector<ScopedUnit> units{{&layer_unit(i), layer(i).shapes(context_.compute)}};
+  std::vector<ScopedUnit> units{{&layer_unit(i).gathered(), layer(i).shapes(context_.compute)}};
   const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
   for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
-    units.push_back({all_[experts_[stage_.place(i)][unit]].get(), cuts[unit]});
+    units.push_back({&all_[experts_[stage_.place(i)][unit]]->gathered(), cuts[unit]});
   }
   return units;
 }
@@ -233,9 +234,9 @@ void DecoderUnits::prefetch_layer(int64_t i) const {
   if (i < stage_.layers.begin || i >= stage_.layers.end) {
     return;
   }
-  layer_unit(i).prefetch(context_.compute);
+  layer_unit(i).gathered().prefetch(context_.compute);
   for (const ParamUnit* unit : experts(i)) {
-    unit->prefetch(context_.compute);
+    unit->gathered().prefetch(context_.compute);
   }
 }
 

@@ -87,7 +87,7 @@ class DecoderUnits {
   // DecoderLayer::weights_of(): of the experts this rank's part.
   std::vector<ScopedUnit> scoped_units(int64_t i) const;
   // All weights of a layer, in the compute dtype.
-  // Collective over: the shard, as ParamUnit::materialize().
+  // Collective over: the shard, as GatheredUnit::materialize().
   std::vector<Weight> layer_weights(int64_t i) const;
   // The correction of the choice of experts in a layer, [experts], fp32 or wider; undefined without
   // one.
@@ -96,7 +96,7 @@ class DecoderUnits {
   ParamUnit* router_corrections() const { return corrections_.get(); }
 
   // Starts gathering a layer's weights, if the stage has such a layer.
-  // Collective over: the shard, as ParamUnit::prefetch().
+  // Collective over: the shard, as GatheredUnit::prefetch().
   void prefetch_layer(int64_t i) const;
 
  private:

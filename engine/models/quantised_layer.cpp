@@ -35,7 +35,7 @@ QuantisedLayer::QuantisedLayer(const DecoderLayer& layer, const ParamUnit& unit,
                                         context)) {
   const at::NoGradGuard no_grad;
   rest_->freeze(compute_);
-  const at::Tensor whole = unit.gather_flat();
+  const at::Tensor whole = unit.gathered().gather_flat();
   const ParamTable& table = layer.table();
   std::size_t param = 0, of_rest = 0;
   for (Slot slot = 0; slot < table.weights().size(); ++slot) {
@@ -44,7 +44,7 @@ QuantisedLayer::QuantisedLayer(const DecoderLayer& layer, const ParamUnit& unit,
       packed = std::make_shared<PackedWeight>();
     }
     for (std::size_t i = 0; i < table.weights()[slot].params.size(); ++i, ++param) {
-      const at::Tensor values = unit.view_of(whole, param);
+      const at::Tensor values = unit.layout().view_of(whole, param);
       if (packed) {
         packed->parts.push_back(QuantisedMatrix::of(values, format));
       } else {
@@ -62,7 +62,7 @@ std::vector<Weight> QuantisedLayer::weights() const {
       cut.shapes.push_back(layer_.table().weights()[slot].shape);
     }
   }
-  const std::vector<Weight> rest = rest_->materialize(cut);
+  const std::vector<Weight> rest = rest_->gathered().materialize(cut);
   std::vector<Weight> weights(packed_.size());
   std::size_t of_rest = 0;
   for (Slot slot = 0; slot < packed_.size(); ++slot) {

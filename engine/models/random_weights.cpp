@@ -68,13 +68,13 @@ void RandomWeights::operator()(const ParamUnit& unit) {
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
     const ParamSpec& spec = unit.specs()[i];
     if (is_drawn(spec)) {
-      draw_normal(spec.numel(), unit.slice_of(unit.flat().detach(), i), std_, generator_);
+      draw_normal(spec.numel(), unit.storage().slice_of(unit.flat().detach(), i), std_, generator_);
       continue;
     }
     // A norm multiplies by 1.
     const bool plain = !norms_plus_one_ || spec.name.ends_with("linear_attn.norm.weight");
     const bool zero = !plain || !spec.name.ends_with("norm.weight");
-    assign(unit, i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
+    assign(unit.storage(), i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
   }
 }
 

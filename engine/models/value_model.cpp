@@ -30,7 +30,7 @@ at::Tensor ValueModel::values(const at::Tensor& hidden_nE) const {
               "value model: hidden states must be [n, ", trunk_.config().hidden_size, "], got ",
               hidden_nE.sizes());
   const at::ScalarType master = head_->flat().scalar_type();
-  const auto parameters = head_->materialize(master);  // weight, bias
+  const auto parameters = head_->gathered().materialize(master);  // weight, bias
   return apply_linear(hidden_nE.to(master), parameters[0], parameters[1]).squeeze(1);
 }
 

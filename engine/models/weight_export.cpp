@@ -41,12 +41,13 @@ std::size_t WeightView::bytes(at::ScalarType dtype) const {
 }
 
 bool WeightView::is_sharded() const {
-  return std::ranges::any_of(units_, [](const ParamUnit* unit) { return !is_whole(*unit); });
+  return std::ranges::any_of(units_,
+                             [](const ParamUnit* unit) { return !unit->storage().is_whole(); });
 }
 
 at::Tensor UnitExport::gather(std::size_t unit) {
   is_broken_ = true;
-  at::Tensor values = weights_.units_[unit]->gather_flat();
+  at::Tensor values = weights_.units_[unit]->gathered().gather_flat();
   is_broken_ = false;
   return values;
 }

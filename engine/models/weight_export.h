@@ -69,11 +69,13 @@ class ExportedUnit {
   // Shapes: [elements of the unit].
   const at::Tensor& values() const { return values_; }
   // Those of specs()[i], with its shape.
-  at::Tensor tensor(std::size_t i) const { return unit_->view_of(values_, i); }
+  at::Tensor tensor(std::size_t i) const { return unit_->layout().view_of(values_, i); }
   // The elements of values() that belong to specs()[i].
-  ParamUnit::Range range(std::size_t i) const { return unit_->range(i); }
+  UnitLayout::Range range(std::size_t i) const { return unit_->layout().range(i); }
   // Makes the next change of the weights wait for a copy that still reads values().
-  void hold_for(std::shared_ptr<const DeviceEvent> read) const { unit_->hold_for(std::move(read)); }
+  void hold_for(std::shared_ptr<const DeviceEvent> read) const {
+    unit_->gathered().hold_for(std::move(read));
+  }
 
  private:
   const ParamUnit* unit_;

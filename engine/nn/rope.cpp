@@ -116,6 +116,7 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings) {
   RopeFrequencies frequencies = std::visit(Compute{settings}, settings.scaling);
   if (settings.whole_head_dim > settings.head_dim) {
     const int64_t still = (settings.whole_head_dim - settings.head_dim) / 2;
+    frequencies.turned = settings.head_dim / 2;
     frequencies.inverse_d =
         at::cat({frequencies.inverse_d, at::zeros({still}, frequencies.inverse_d.options())});
   }
@@ -128,8 +129,9 @@ RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& pos
   at::Tensor cos_s1d = angle_s1d.cos();
   at::Tensor sin_s1d = angle_s1d.sin();
   if (frequencies.magnitude != 1.0) {
-    cos_s1d.mul_(frequencies.magnitude);
-    sin_s1d.mul_(frequencies.magnitude);
+    const int64_t turned = frequencies.turned < 0 ? cos_s1d.size(-1) : frequencies.turned;
+    cos_s1d.narrow(-1, 0, turned).mul_(frequencies.magnitude);
+    sin_s1d.narrow(-1, 0, turned).mul_(frequencies.magnitude);
   }
   return {cos_s1d.to(compute_dtype), sin_s1d.to(compute_dtype)};
 }

@@ -17,6 +17,9 @@ namespace ringside::engine {
 struct RopeFrequencies {
   at::Tensor inverse_d;    // [D/2], fp32: radians a position
   double magnitude = 1.0;  // factor on cos and sin: the attention factor of yarn and longrope
+  // Pairs of components that RoPE turns, of heads that are turned in part: the factor is on their
+  // cos and sin alone. -1: all.
+  int64_t turned = -1;
 };
 
 // cos and sin of every token's angles, shared by all layers of one forward.

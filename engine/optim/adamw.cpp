@@ -41,7 +41,8 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
     if (u == 0 || device != units_[u - 1]->flat().device()) {
       factors = factors_on(device, gradients);
     }
-    units_[u]->await_readers(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    units_[u]->gathered().await_readers(
+        c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     update(u, moments_.borrow(u), learning_rate, factors);
     moments_.give_back(u);
     units_[u]->changed();
@@ -57,8 +58,9 @@ void AdamW::update(std::size_t u, const Moments& moments, double learning_rate,
   if (factors.scale.defined()) {
     flat_grad.mul_(factors.scale);
   }
-  const auto params = unit.slices(), grads = unit.slices_of(flat_grad);
-  const auto firsts = unit.slices_of(moments.exp_avg), seconds = unit.slices_of(moments.exp_avg_sq);
+  const auto params = unit.storage().slices(), grads = unit.storage().slices_of(flat_grad);
+  const auto firsts = unit.storage().slices_of(moments.exp_avg),
+             seconds = unit.storage().slices_of(moments.exp_avg_sq);
   const at::Tensor step = at::full({}, static_cast<double>(step_count_),
                                    flat_grad.options().dtype(at::kFloat).pinned_memory(false));
   const auto if_defined = [](const at::Tensor& tensor) {
@@ -105,8 +107,8 @@ std::vector<NamedSlice> AdamW::named_state(std::size_t unit) const {
     }
   };
   const Moments& stored = moments_.stored(unit);
-  add("exp_avg.", units_.at(unit)->slices_of(stored.exp_avg));
-  add("exp_avg_sq.", units_[unit]->slices_of(stored.exp_avg_sq));
+  add("exp_avg.", units_.at(unit)->storage().slices_of(stored.exp_avg));
+  add("exp_avg_sq.", units_[unit]->storage().slices_of(stored.exp_avg_sq));
   return state;
 }
 

@@ -26,13 +26,14 @@ at::Tensor finite_marks(std::span<ParamUnit* const> units) {
   for (const ParamUnit* unit : units) {
     // A mark for every unit: a unit that is empty here may not be empty on the other ranks.
     if (unit->flat().numel() == 0) {
-      marks.push_back(at::zeros({}, unit->flat().options().device(unit->context().device)));
+      marks.push_back(
+          at::zeros({}, unit->flat().options().device(unit->storage().context().device)));
     } else {
       const auto [low, high] = at::aminmax(unit->flat());
       // NaN for a NaN or an infinity, else 0.
-      marks.push_back((low * 0 + high * 0).to(unit->context().device));
+      marks.push_back((low * 0 + high * 0).to(unit->storage().context().device));
     }
-    for (sp::Communicator* group : spread_of(*unit)) {
+    for (sp::Communicator* group : unit->storage().spread()) {
       if (std::ranges::find(groups, group) == groups.end()) {
         groups.push_back(group);
       }
@@ -50,7 +51,7 @@ std::string first_non_finite(std::span<ParamUnit* const> units) {
     if (unit->flat().numel() == 0 || is_finite(unit->flat())) {
       continue;
     }
-    for (const NamedSlice& slice : unit->slices()) {
+    for (const NamedSlice& slice : unit->storage().slices()) {
       if (!is_finite(slice.values)) {
         return slice.name;
       }

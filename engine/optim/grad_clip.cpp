@@ -20,8 +20,8 @@ at::Tensor global_grad_norm(std::span<ParamUnit* const> units) {
   for (const ParamUnit* unit : units) {
     const at::Tensor norm = at::linalg_vector_norm(unit->grad(), 2, at::OptionalIntArrayRef(),
                                                    /*keepdim=*/false, at::kDouble)
-                                .to(unit->context().device);
-    const auto groups = spread_of(*unit);
+                                .to(unit->storage().context().device);
+    const auto groups = unit->storage().spread();
     auto part = std::ranges::find(parts, groups, &Squares::groups);
     if (part == parts.end()) {
       part = parts.insert(part, {groups, at::zeros_like(norm)});

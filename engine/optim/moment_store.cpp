@@ -31,9 +31,9 @@ const ParamUnit& first_of(const std::vector<ParamUnit*>& units) {
 }  // namespace
 
 MomentStore::MomentStore(const std::vector<ParamUnit*>& units)
-    : units_(units), returned_(first_of(units).context().device.type()) {
+    : units_(units), returned_(first_of(units).storage().context().device.type()) {
   for (const ParamUnit* unit : units_) {
-    const at::TensorOptions options = unit->context().moment_options();
+    const at::TensorOptions options = unit->storage().context().moment_options();
     stored_.push_back(
         {at::zeros(unit->flat().sizes(), options), at::zeros(unit->flat().sizes(), options)});
   }

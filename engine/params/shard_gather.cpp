@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace ringside::engine {
@@ -23,15 +22,7 @@ at::Tensor unversioned_alias(const at::Tensor& tensor) {
 }  // namespace
 
 ShardGather::ShardGather(const ComputeContext& context, int64_t numel)
-    : context_(context),
-      numel_(numel),
-      shard_numel_((numel + sharding().shard->size() - 1) / sharding().shard->size()) {}
-
-int64_t ShardGather::begin() const {
-  return std::min(numel_, sharding().shard->rank() * shard_numel_);
-}
-
-int64_t ShardGather::size() const { return std::min(numel_, begin() + shard_numel_) - begin(); }
+    : context_(context), numel_(numel), range_(own_range(sharding(), numel)) {}
 
 at::Tensor ShardGather::on_device(const at::Tensor& shard_c, at::ScalarType dtype) {
   const at::Tensor shard = shard_c.detach();
@@ -43,7 +34,7 @@ at::Tensor ShardGather::on_device(const at::Tensor& shard_c, at::ScalarType dtyp
   }
   if (stale_) {
     if (!host_values_.defined()) {
-      host_values_ = at::empty({shard_numel_}, context_.host_options(dtype));
+      host_values_ = at::empty({range_.stored}, context_.host_options(dtype));
     }
     host_values_.copy_(shard);
     stale_ = false;
@@ -57,7 +48,7 @@ at::Tensor ShardGather::on_device(const at::Tensor& shard_c, at::ScalarType dtyp
 
 ShardGather::Gathering ShardGather::start(const at::Tensor& sent) const {
   Gathering gathering;
-  gathering.padded = at::empty({sharding().shard->size() * shard_numel_}, sent.options());
+  gathering.padded = at::empty({sharding().shard->size() * range_.stored}, sent.options());
   gathering.transfer = sharding().shard->start_all_gather(sent, gathering.padded, kGatherTag);
   return gathering;
 }
@@ -100,11 +91,11 @@ std::unique_ptr<sp::Transfer> ShardGather::start_refill(const at::Tensor& shard_
   const at::NoGradGuard no_grad;
   c10::StorageImpl* storage = whole.storage().unsafeGetStorageImpl();
   const auto bytes =
-      static_cast<std::size_t>(sharding().shard->size() * shard_numel_) * whole.element_size();
+      static_cast<std::size_t>(sharding().shard->size() * range_.stored) * whole.element_size();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
-  at::Tensor padded = unversioned_alias(whole).as_strided({sharding().shard->size() * shard_numel_},
-                                                          {1}, /*storage_offset=*/0);
+  at::Tensor padded = unversioned_alias(whole).as_strided(
+      {sharding().shard->size() * range_.stored}, {1}, /*storage_offset=*/0);
   return sharding().shard->start_all_gather(on_device(shard_c, whole.scalar_type()), padded,
                                             kGatherTag);
 }

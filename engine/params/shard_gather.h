@@ -12,7 +12,7 @@
 namespace ringside::engine {
 
 // Shapes: n = elements of the unit, W = ranks of the shard, c = ceil(n / W). Rank r keeps elements
-// [r c, (r + 1) c) of the flat buffer; what lies beyond n is padding with zeros.
+// [r c, (r + 1) c) of the flat buffer (own_range()); what lies beyond n is padding with zeros.
 // Thread safety: none; one thread of a rank launches its collectives.
 class ShardGather {
  public:
@@ -20,9 +20,7 @@ class ShardGather {
   ShardGather(const ComputeContext& context, int64_t numel);
 
   const Sharding& sharding() const { return *context_.sharding; }
-  int64_t shard_numel() const { return shard_numel_; }       // c
-  int64_t begin() const;                                     // first element of this rank
-  int64_t size() const;                                      // its elements without padding
+  const ShardRange& range() const { return range_; }         // this rank's
   bool keeps_whole() const { return sharding().stage < 3; }  // until invalidate()
 
   // Starts gathering `shard_c` in `dtype`; the next whole() of this dtype returns it. Does nothing
@@ -62,7 +60,7 @@ class ShardGather {
 
   ComputeContext context_;
   int64_t numel_;
-  int64_t shard_numel_;
+  ShardRange range_;
   Gathering prefetched_;
   at::Tensor kept_;
   at::Tensor host_values_;    // [c] of a shard in host memory: its values in the compute dtype

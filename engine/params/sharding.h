@@ -3,6 +3,7 @@
 // Source: Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (PyTorch FSDP).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -25,6 +26,21 @@ struct Sharding {
   // Whether the next layer's gather starts while a layer computes. The bits do not depend on it.
   bool prefetch = true;
 };
+
+// The elements of a buffer that a rank keeps of it.
+struct ShardRange {
+  int64_t begin = 0;
+  int64_t size = 0;    // without padding; 0 on ranks behind the end
+  int64_t stored = 0;  // with padding, the same on all ranks
+};
+
+// This rank's range of a buffer of n elements: c = ceil(n / ranks) from rank c on.
+inline ShardRange own_range(const Sharding& sharding, int64_t numel) {
+  const int64_t ranks = sharding.shard->size();
+  const int64_t stored = (numel + ranks - 1) / ranks;
+  const int64_t begin = std::min(numel, sharding.shard->rank() * stored);
+  return {begin, std::min(numel, begin + stored) - begin, stored};
+}
 
 // Expert parallelism: the ranks of a group hold all experts together, and each computes with its
 // own. Tokens travel to the experts.

@@ -11,7 +11,7 @@ namespace ringside::engine {
 // The gathered buffer of one scope. It lives until the scope's backward is done.
 class ScopeChain::Buffer {
  public:
-  Buffer(const ParamUnit& unit, std::weak_ptr<Buffer> before)
+  Buffer(GatheredUnit& unit, std::weak_ptr<Buffer> before)
       : unit_(unit), before_(std::move(before)) {}
 
   void release_after_forward(at::Tensor whole) {
@@ -25,7 +25,7 @@ class ScopeChain::Buffer {
   }
   void start_refill() {
     if (!refill_ && whole_.defined()) {
-      refill_ = unit_.gather()->start_refill(unit_.flat(), whole_);
+      refill_ = unit_.gather()->start_refill(unit_.storage().flat(), whole_);
     }
   }
   void enter_backward() {
@@ -41,7 +41,7 @@ class ScopeChain::Buffer {
   }
 
  private:
-  const ParamUnit& unit_;
+  GatheredUnit& unit_;
   std::weak_ptr<Buffer> before_;  // of the scope whose backward comes next
   at::Tensor whole_;
   std::unique_ptr<sp::Transfer> refill_;
@@ -94,10 +94,10 @@ struct LeaveScope : torch::autograd::Function<LeaveScope> {
 
 }  // namespace
 
-std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes& cut,
+std::vector<at::Tensor> run_with_weights(GatheredUnit& unit, const UnitShapes& cut,
                                          const at::Tensor& input, const WeightSegment& segment,
                                          ScopeChain& chain) {
-  const bool releases = unit.is_sharded() && !unit.gather()->keeps_whole() &&
+  const bool releases = unit.gather() != nullptr && !unit.gather()->keeps_whole() &&
                         at::GradMode::is_enabled() && input.requires_grad();
   if (!releases) {
     return segment(unit.materialize(cut), input);

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/params/param_unit.h"
+#include "engine/params/gathered_unit.h"
 
 namespace ringside::engine {
 
@@ -27,7 +27,7 @@ class ScopeChain {
   class Buffer;
 
  private:
-  friend std::vector<at::Tensor> run_with_weights(const ParamUnit&, const UnitShapes&,
+  friend std::vector<at::Tensor> run_with_weights(GatheredUnit&, const UnitShapes&,
                                                   const at::Tensor&, const WeightSegment&,
                                                   ScopeChain&);
   std::weak_ptr<Buffer> last_;
@@ -38,14 +38,14 @@ class ScopeChain {
 // backward reaches the segment, and those of the scope before it start to travel. Otherwise it only
 // calls the segment. The unit must outlive the backward.
 // Collective over: the unit's shard, in the forward and in the backward.
-// Throws: as ParamUnit::materialize(), and what the segment throws.
-std::vector<at::Tensor> run_with_weights(const ParamUnit& unit, const UnitShapes& cut,
+// Throws: as GatheredUnit::materialize(), and what the segment throws.
+std::vector<at::Tensor> run_with_weights(GatheredUnit& unit, const UnitShapes& cut,
                                          const at::Tensor& input, const WeightSegment& segment,
                                          ScopeChain& chain);
 
 // A unit, and the matrices that it is cut into.
 struct ScopedUnit {
-  const ParamUnit* unit = nullptr;
+  GatheredUnit* unit = nullptr;
   UnitShapes cut;
 };
 

@@ -42,7 +42,7 @@ class GradientSync::State {
 
   // The local gradient of a whole unit is complete.
   void start_sum(std::size_t unit) {
-    sp::Communicator* holders = holders_of(*units_[unit]);
+    sp::Communicator* holders = units_[unit]->storage().holders();
     at::Tensor gradient = local_gradient(unit);
     parts_[unit].sum =
         (holders != nullptr ? *holders : *world_).start_all_reduce_sum(gradient, kTag);
@@ -52,7 +52,7 @@ class GradientSync::State {
   void add_gradient(std::size_t unit, at::Tensor gradient_n, bool last) {
     const at::NoGradGuard no_grad;
     at::Tensor& whole = parts_[unit].whole;
-    if (units_[unit]->gather()->sharding().stage == 1) {
+    if (units_[unit]->gathered().gather()->sharding().stage == 1) {
       whole = whole.defined() ? whole.add_(gradient_n) : std::move(gradient_n);
       if (!last_backward_ || !last) {
         return;
@@ -62,7 +62,7 @@ class GradientSync::State {
     finish_scatter();  // at most one whole gradient is on its way
     scattered_unit_ = unit;
     completes_ = last_backward_ && last;
-    scattered_.emplace(*units_[unit]->gather(), gradient_n, wire_);
+    scattered_.emplace(*units_[unit]->gathered().gather(), gradient_n, wire_);
   }
 
   void finish_scatter() {
@@ -107,15 +107,15 @@ class GradientSync::State {
 
   // This rank's gradient of the unit, on the device.
   at::Tensor local_gradient(std::size_t unit) {
-    if (!units_[unit]->context().host_master) {
+    if (!units_[unit]->storage().context().host_master) {
       return units_[unit]->grad();
     }
     at::Tensor& gradient = parts_[unit].on_device;
     if (!gradient.defined()) {
       const at::Tensor& flat = units_[unit]->flat();
-      gradient = at::zeros(
-          flat.sizes(),
-          at::TensorOptions().dtype(flat.scalar_type()).device(units_[unit]->context().device));
+      gradient = at::zeros(flat.sizes(), at::TensorOptions()
+                                             .dtype(flat.scalar_type())
+                                             .device(units_[unit]->storage().context().device));
     }
     return gradient;
   }
@@ -123,7 +123,7 @@ class GradientSync::State {
   // Blocks: until the gradients are in host memory, if any live there.
   void move_to_host() {
     const at::NoGradGuard no_grad;
-    const c10::Device device = units_.front()->context().device;
+    const c10::Device device = units_.front()->storage().context().device;
     bool moved = false;
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (const at::Tensor from = std::exchange(parts_[u].on_device, at::Tensor());
@@ -153,8 +153,8 @@ GradientSync::GradientSync(const std::vector<ParamUnit*>& units,
                            std::shared_ptr<sp::Communicator> world, const ComputeContext& context)
     : state_(std::make_shared<State>(units, std::move(world), context)) {
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (units[u]->is_sharded()) {
-      units[u]->on_gradient(
+    if (units[u]->storage().is_gathered()) {
+      units[u]->gathered().on_gradient(
           [state = std::weak_ptr<State>(state_), u](at::Tensor gradient, bool last) {
             if (const auto alive = state.lock()) {
               alive->add_gradient(u, std::move(gradient), last);

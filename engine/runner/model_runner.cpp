@@ -298,7 +298,7 @@ int64_t ModelRunner::step_count() const { return optimizer().step_count(); }
 void ModelRunner::set_step_count(int64_t count) { optimizer().set_step_count(count); }
 
 std::vector<NamedSlice> ModelRunner::state_of(std::size_t u) const {
-  std::vector<NamedSlice> slices = model_->units()[u]->slices();
+  std::vector<NamedSlice> slices = model_->units()[u]->storage().slices();
   if (optimizer_ != nullptr) {
     std::ranges::move(optimizer_->named_state(u), std::back_inserter(slices));
   }
@@ -331,7 +331,7 @@ std::vector<NamedSlice> ModelRunner::state_to_write() const {
   held.emplace_back(world, loss_scale_state());
   const auto units = model_->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const sp::Communicator* holders = holders_of(*units[u]);
+    const sp::Communicator* holders = units[u]->storage().holders();
     holders = holders != nullptr ? holders : world;
     auto group = std::ranges::find(held, holders, [](const auto& h) { return h.first; });
     if (group == held.end()) {

@@ -9,9 +9,9 @@ namespace ringside::engine {
 
 ScatteredSum::ScatteredSum(const ShardGather& cut, const at::Tensor& gradient_n,
                            at::ScalarType wire)
-    : own_(cut.size()), dtype_(gradient_n.scalar_type()) {
+    : own_(cut.range().size), dtype_(gradient_n.scalar_type()) {
   sp::Communicator& shard = *cut.sharding().shard;
-  const int64_t n = gradient_n.numel(), c = cut.shard_numel();
+  const int64_t n = gradient_n.numel(), c = cut.range().stored;
   std::vector<int64_t> counts;
   for (int64_t rank = 0; rank < shard.size(); ++rank) {
     counts.push_back(std::min(n, (rank + 1) * c) - std::min(n, rank * c));

@@ -32,6 +32,14 @@ std::string hub_advice(const fs::path& path) {
          " --local-dir DIR`, then DIR";
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
 // Checks what the parallel layout demands of every model of a run.
 void check_experts(const Config& config, const std::string& key, const engine::ModelConfig& model,
                    PreflightReport& report) {
@@ -53,6 +61,18 @@ std::optional<engine::ModelConfig> read_model(const Config& config, const std::s
   try {
     engine::ModelConfig model = engine::load_model_config(path);
     check_experts(config, key, model, report);
+    if (const auto& fields = model.on_disk.fields_passed_over; !fields.empty()) {
+      report.notes.push_back(key +
+                             ": fields of config.json that change nothing here are passed "
+                             "over: " +
+                             joined(fields));
+    }
+    if (model.plain_attention_tokens > 0) {
+      report.notes.push_back(
+          key + ": documents of more than " + std::to_string(model.plain_attention_tokens) +
+          " tokens are refused: beyond that length of dual_chunk_attention_config vLLM attends in "
+          "chunks, which this program does not");
+    }
     return model;
   } catch (const std::exception& error) {
     report.mistakes.push_back({key, error.what()});

@@ -40,7 +40,7 @@ at::ScalarType dtype_of(const Named& tensor) {
 }
 
 // The bytes of these elements of a flat buffer. The view keeps the buffer alive.
-bridge::Buffer view_bytes(engine::ParamUnit::Range range,
+bridge::Buffer view_bytes(engine::UnitLayout::Range range,
                           const std::shared_ptr<const at::Tensor>& flat) {
   const auto element = flat->element_size();
   const auto* begin = static_cast<const std::byte*>(flat->const_data_ptr());
@@ -54,20 +54,20 @@ bridge::Buffer view_bytes(engine::ParamUnit::Range range,
 // than its elements do.
 class Converted {
  public:
-  // values: flat, in the unit's layout.
-  Converted(const engine::ParamUnit& unit, at::Tensor values)
-      : unit_(unit), values_(std::move(values)) {}
+  // values: flat, in the layout.
+  Converted(const engine::UnitLayout& layout, at::Tensor values)
+      : layout_(layout), values_(std::move(values)) {}
   bridge::NamedBuffer parameter(std::size_t i, at::ScalarType dtype) {
     auto& flat = flats_[dtype];
     if (!flat) {
       flat = std::make_shared<const at::Tensor>(values_.to(at::kCPU, dtype));
     }
-    const engine::ParamSpec& spec = unit_.specs()[i];
-    return {spec.name, dtype_name(dtype), spec.shape, view_bytes(unit_.range(i), flat)};
+    const engine::ParamSpec& spec = layout_.specs()[i];
+    return {spec.name, dtype_name(dtype), spec.shape, view_bytes(layout_.range(i), flat)};
   }
 
  private:
-  const engine::ParamUnit& unit_;
+  const engine::UnitLayout& layout_;
   at::Tensor values_;
   std::map<at::ScalarType, std::shared_ptr<const at::Tensor>> flats_;
 };
@@ -112,7 +112,7 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
   for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
     int64_t numel = 0;
     for (end = begin; end < count && entry(end).dtype == entry(begin).dtype; ++end) {
-      numel += unit.range(end).numel;
+      numel += unit.layout().range(end).numel;
     }
     const at::Tensor gathered =
         at::empty({numel}, at::TensorOptions().dtype(dtype_of(entry(begin))));
@@ -121,7 +121,7 @@ void install_unit(engine::ParamUnit& unit, const bridge::WeightSnapshot& snapsho
       const auto bytes = snapshot.tensors[first + i].bytes;
       to = std::copy(bytes.begin(), bytes.end(), to);
     }
-    unit.flat().detach().narrow(0, unit.range(begin).offset, numel).copy_(gathered);
+    unit.flat().detach().narrow(0, unit.layout().range(begin).offset, numel).copy_(gathered);
   }
 }
 
@@ -234,7 +234,7 @@ std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Ma
   require_parameters(decoder, manifest);
   std::vector<bridge::NamedBuffer> installed;
   for (const engine::ParamUnit* unit : decoder.trained_units()) {
-    Converted values(*unit, unit->flat().detach());
+    Converted values(unit->layout(), unit->flat().detach());
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
     }

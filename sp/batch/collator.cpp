@@ -20,8 +20,8 @@ void check_document(const Document& document, std::size_t index, int64_t max_tok
     throw std::invalid_argument(
         "collator: document " + std::to_string(index) + " has " + std::to_string(length) +
         " tokens, but the model's positions are exact only up to " + std::to_string(max_tokens) +
-        " (model.max_document_tokens, or max_position_embeddings of "
-        "config.json with rope_type dynamic)");
+        " (model.max_document_tokens, or in config.json max_position_embeddings with rope_type "
+        "dynamic, or dual_chunk_attention_config)");
   }
   for (const int64_t source : document.entries.source) {
     if (source < 0 || source >= length) {

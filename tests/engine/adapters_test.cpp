@@ -168,7 +168,7 @@ TEST_CASE("adapters' gradients equal finite differences, with and without recomp
     score(decoder, attention).loss.backward();
     const at::Tensor grad = unit.grad().clone();
     for (std::size_t p = 0; p < unit.specs().size(); ++p) {
-      const at::Tensor values = unit.view(p), of_values = unit.view_of(grad, p);
+      const at::Tensor values = unit.view(p), of_values = unit.layout().view_of(grad, p);
       for (const int64_t i : {int64_t{0}, values.numel() / 2, values.numel() - 1}) {
         INFO(unit.specs()[p].name << " element " << i);
         const auto loss = [&] { return score(decoder, attention).loss.item<double>(); };

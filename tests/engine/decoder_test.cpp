@@ -91,7 +91,7 @@ void check_gradients_by_finite_differences(const ModelConfig& config) {
   const auto units = decoder.units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t p = 0; p < units[u]->specs().size(); ++p) {
-      const at::Tensor values = units[u]->view(p), grad = units[u]->view_of(grads[u], p);
+      const at::Tensor values = units[u]->view(p), grad = units[u]->layout().view_of(grads[u], p);
       for (const int64_t i : {int64_t{0}, values.numel() / 2, values.numel() - 1}) {
         INFO(units[u]->specs()[p].name << " element " << i);
         CHECK(grad.view({-1})[i].item<double>() ==

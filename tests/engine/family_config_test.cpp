@@ -146,6 +146,14 @@ TEST_CASE("config: the text part of a multimodal model is read and written in it
   const ModelConfig in_fp8 =
       load(with(multimodal(), {{"quantization_config", {{"quant_method", "fp8"}}}}));
   CHECK_FALSE(json::parse(model_config_json(in_fp8, "bfloat16")).contains("quantization_config"));
+  refuses({{"mixer", "other"}}, "'mixer' is a field");
+  CHECK_NOTHROW(load(with(multimodal(), {{"language_model_only", false}})));
+  for (const char* gate : {"swish", "silu"}) {
+    CHECK_NOTHROW(load(with(multimodal(), {{"text_config", with(multimodal()["text_config"],
+                                                                {{"output_gate_type", gate}})}})));
+  }
+  refuses({{"text_config", with(multimodal()["text_config"], {{"output_gate_type", "sigmoid"}})}},
+          "'output_gate_type' is 'sigmoid', expected silu or swish");
   refuses({{"text_config", with(multimodal()["text_config"], {{"tie_word_embeddings", false}})}},
           "'tie_word_embeddings' differs from that of text_config");
   refuses({{"text_config", with(multimodal()["text_config"], {{"attn_output_gate", false}})}},
@@ -213,6 +221,14 @@ TEST_CASE("config: gated delta nets, and attention in every fourth layer") {
   refuses({{"layer_types", {"linear_attention"}}}, "'layer_types' has 1 layers");
   refuses({{"partial_rotary_factor", 0.2}}, "'partial_rotary_factor' is 0.2, which turns 3 of 16");
   refuses({{"full_attention_interval", 0}}, "'full_attention_interval'");
+  CHECK_NOTHROW(load(with(hybrid("qwen3_next"), {{"use_sliding_window", false}})));
+  CHECK_THROWS_WITH(load(with(hybrid("qwen3_next"), {{"use_sliding_window", true}})),
+                    Contains("'use_sliding_window' is a field"));
+  const ModelConfig moe = load(hybrid("qwen3_5_moe_text"));
+  CHECK((moe.experts.gated_shared && moe.experts.normalise_weights &&
+         !moe.delta_net.grouped_projections && is_delta_net(moe, 0) && moe.has_experts(3)));
+  CHECK_THROWS_WITH(load(with(hybrid("qwen3_5_moe_text"), {{"mlp_only_layers", {1}}})),
+                    Contains("'mlp_only_layers' lists layers"));
 }
 
 }  // namespace

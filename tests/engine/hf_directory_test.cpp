@@ -130,6 +130,7 @@ TEST_CASE("hf_directory: the text part of a multimodal model is read and saved u
   ModelConfig config = test::hybrid_config(/*experts=*/false);
   config.on_disk.multimodal_json =
       R"({"model_type": "qwen3_5", "text_config": {}, "vision_config": {"depth": 2}})";
+  config.on_disk.trunk = "model.language_model.";
   const Decoder decoder = test::random_decoder(config, at::kFloat, 5);
   const TemporaryDirectory hub, saved;
   save_decoder(decoder, hub.path(), at::kFloat);
@@ -162,6 +163,72 @@ TEST_CASE("hf_directory: the text part of a multimodal model is read and saved u
   write_safetensors(saved.path() / "model.safetensors", tensors);
   CHECK_THROWS_WITH(load_decoder(saved.path(), at::kFloat),
                     Contains("'model.visual.pos_embed.weight' belongs to no parameter"));
+}
+
+TEST_CASE("hf_directory: experts of a layer in two tensors are read and saved as such") {
+  for (const ExpertStacks stacks : {ExpertStacks::kOutputsFirst, ExpertStacks::kInputsFirst}) {
+    const bool inputs_first = stacks == ExpertStacks::kInputsFirst;
+    CAPTURE(inputs_first);
+    ModelConfig config = test::hybrid_config(/*experts=*/true);
+    config.on_disk.stacks = stacks;
+    const Decoder decoder = test::random_decoder(config, at::kFloat, 5);
+    const TemporaryDirectory dir;
+    save_decoder(decoder, dir.path(), at::kFloat);
+    const WeightFiles stored(dir.path());
+    const std::string experts = "model.layers.1.mlp.experts.";
+    CHECK(stored.read(experts + "gate_up_proj").sizes() ==
+          (inputs_first ? at::IntArrayRef{5, 16, 24} : at::IntArrayRef{5, 24, 16}));
+    CHECK(stored.read(experts + "down_proj").sizes() ==
+          (inputs_first ? at::IntArrayRef{5, 12, 16} : at::IntArrayRef{5, 16, 12}));
+    CHECK_FALSE(stored.contains(experts + "0.gate_proj.weight"));
+    CHECK(check_weight_headers(dir.path(), config).empty());
+    Decoder loaded(config, at::kFloat);
+    load_weights(dir.path(), loaded);
+    check_equal(loaded, decoder);
+    // The third expert's up projection, by the definition of the stack.
+    const WeightFiles split(dir.path(), config);
+    const at::Tensor stack = stored.read(experts + "gate_up_proj")[3];
+    CHECK(split.read(experts + "3.up_proj.weight")
+              .equal((inputs_first ? stack.t() : stack).narrow(0, 12, 12)));
+    // The other way round, as a program may have saved it.
+    std::vector<TensorToWrite> tensors = read_tensors(dir.path() / "model.safetensors");
+    for (TensorToWrite& tensor : tensors) {
+      if (tensor.name.starts_with(experts)) {
+        tensor.tensor = tensor.tensor.transpose(1, 2).contiguous();
+      }
+    }
+    write_safetensors(dir.path() / "model.safetensors", tensors);
+    load_weights(dir.path(), loaded);
+    check_equal(loaded, decoder);
+    config.experts.count = 4;
+    CHECK_THROWS_WITH(WeightFiles(dir.path(), config),
+                      Contains("_proj' has shape [5") && Contains("asks for [4"));
+  }
+}
+
+TEST_CASE("hf_directory: names that transformers has in memory stand for published ones") {
+  ModelConfig config = small_config(/*tied=*/false);
+  const Decoder decoder = test::random_decoder(config, at::kFloat, 5);
+  const TemporaryDirectory dir;
+  save_decoder(decoder, dir.path(), at::kFloat);
+  std::vector<TensorToWrite> tensors = read_tensors(dir.path() / "model.safetensors");
+  for (TensorToWrite& tensor : tensors) {
+    if (tensor.name.starts_with("model.")) {
+      tensor.name.insert(6, "language_model.");
+    }
+  }
+  tensors.push_back({"model.vision_tower.a", at::ones({2}), at::kFloat});
+  write_safetensors(dir.path() / "model.safetensors", tensors);
+  config.on_disk.trunk = "language_model.model.";
+  config.on_disk.head = "language_model.lm_head.weight";
+  config.on_disk.other_names = {{"model.language_model.", config.on_disk.trunk},
+                                {"lm_head.weight", config.on_disk.head}};
+  config.on_disk.parts_left_out = {"model.vision_tower."};
+  CHECK(check_weight_headers(dir.path(), config).empty());
+  Decoder loaded(config, at::kFloat);
+  load_weights(dir.path(), loaded);
+  check_equal(loaded, decoder);
+  CHECK(loaded.units().back()->specs().front().name == "language_model.lm_head.weight");
 }
 
 TEST_CASE("hf_directory: tokenizer files are copied, other files are not") {

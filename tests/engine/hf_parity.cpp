@@ -20,6 +20,7 @@
 #include "engine/generate/generator.h"
 #include "engine/io/hf_directory.h"
 #include "engine/json/json_object.h"
+#include "engine/layers/decoder_layer.h"
 #include "engine/models/weight_export.h"
 #include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
@@ -90,7 +91,7 @@ engine::ComputeContext context_of(at::ScalarType dtype, const Layout& layout,
 
 // Of all parameters of the unit, on every rank that holds a part of it.
 at::Tensor whole_gradient(const engine::ParamUnit& unit) {
-  const engine::UnitPart& part = unit.part();
+  const engine::UnitPart& part = unit.storage().part();
   if (part.ranks == nullptr) {
     return unit.grad();
   }
@@ -152,7 +153,7 @@ void add_pass(const char* dir, at::ScalarType dtype, const Layout& layout,
           const at::Tensor grad = whole_gradient(*unit);
           for (std::size_t i = 0; mesh.rank() == 0 && i < unit->specs().size(); ++i) {
             results.push_back({"gradient/" + name + "/" + unit->specs()[i].name,
-                               unit->view_of(grad, i).clone(), at::kDouble});
+                               unit->layout().view_of(grad, i).clone(), at::kDouble});
           }
         }
         if (const auto loss = runner.step(0.0, 0.0).balance_loss; loss && mesh.rank() == 0) {
@@ -188,7 +189,9 @@ int run(char** argv) {
   std::vector<engine::TensorToWrite> results;
   const engine::ModelConfig config = engine::load_model_config(argv[1]);
   for (const Layout& layout : kLayouts) {
-    if ((config.has_latent_attention() && layout.async_ulysses) ||
+    // A model with layers that pass a state exchanges synchronously whatever it is told.
+    if ((layout.async_ulysses && !engine::passed_state(config) &&
+         !engine::supports(config, engine::Feature::kAsyncUlysses)) ||
         (config.experts.count == 0 && (layout.spreads_experts() || layout.aux_loss))) {
       continue;  // refused
     }

@@ -61,7 +61,7 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
   Counts counts;
   {
     const test::KernelCount count;
-    const auto weights = layer.weights_of(unit.materialize(layer.shapes(dtype)));
+    const auto weights = layer.weights_of(unit.gathered().materialize(layer.shapes(dtype)));
     out = layer.forward(hidden, {weights, {rope}, attention});
     counts.forward = count.total();
     print("layer forward", count);

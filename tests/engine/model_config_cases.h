@@ -48,6 +48,17 @@ inline ModelConfig load(const nlohmann::json& config, const nlohmann::json& gene
   return load_model_config(dir.path());
 }
 
+inline nlohmann::json minimax_fields() {
+  return {{"head_dim", 16},
+          {"rotary_dim", 8},
+          {"num_local_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"scoring_func", "sigmoid"},
+          {"use_routing_bias", true},
+          {"use_qk_norm", true},
+          {"qk_norm_type", "per_layer"}};
+}
+
 inline nlohmann::json glm4_moe_fields() {
   return {{"n_routed_experts", 6},
           {"n_shared_experts", 1},
@@ -94,7 +105,7 @@ inline nlohmann::json hybrid(const std::string& model_type) {
                                                   {"linear_conv_kernel_dim", 4},
                                                   {"num_hidden_layers", 4},
                                                   {"head_dim", 16}});
-  if (model_type == "qwen3_next") {
+  if (model_type == "qwen3_next" || model_type == "qwen3_5_moe_text") {
     fields.update({{"num_experts", 4},
                    {"num_experts_per_tok", 2},
                    {"moe_intermediate_size", 16},

@@ -106,6 +106,8 @@ TEST_CASE("config: a wrong rope block is refused by the field") {
   refused(rope_of("linear", json::object()), "factor");
   refused(rope_of("linear", {{"factor", 0.5}}), "factor");
   refused(rope_of("dynamic", {{"factor", 2.0}, {"alpha", 1000.0}}), "alpha");
+  CHECK(load(with(base("llama"), rope_of("yarn", {{"factor", 4.0}, {"finetuned", true}})))
+            .on_disk.fields_passed_over == std::vector<std::string>{"rope_parameters.finetuned"});
   refused(rope_of("yarn", {{"factor", 4.0}, {"attn_factor", 1.5}}), "attn_factor");
   refused(rope_of("yarn", {{"factor", 4.0}, {"attention_factor", -1.0}}), "attention_factor");
   refused(rope_of("yarn", {{"factor", 4.0}, {"beta_fast", 0.5}}), "beta_fast");

@@ -146,7 +146,7 @@ std::map<std::string, at::Tensor> gradients_of_experts(Decoder& decoder, int64_t
   const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
   std::map<std::string, at::Tensor> found;
   for (const ParamUnit* unit : decoder.units()) {
-    for (const NamedSlice& slice : unit->slices_of(unit->grad())) {
+    for (const NamedSlice& slice : unit->storage().slices_of(unit->grad())) {
       if (slice.name.starts_with(prefix)) {
         found[slice.name] = slice.values;
       }

@@ -57,7 +57,7 @@ Named gradients_of(Stages& stages) {
     for (ParamUnit* unit : stage->trained_units()) {
       for (std::size_t i = 0; i < unit->specs().size(); ++i) {
         at::Tensor& sum = sums[unit->specs()[i].name];
-        const at::Tensor own = unit->view_of(unit->grad(), i);
+        const at::Tensor own = unit->layout().view_of(unit->grad(), i);
         sum = sum.defined() ? sum + own : own;
       }
     }

@@ -38,7 +38,7 @@ Decoder sharded_decoder(const sp::ProcessGroups& groups) {
   const auto to = decoder.units();
   for (std::size_t u = 0; u < to.size(); ++u) {
     for (std::size_t i = 0; i < to[u]->specs().size(); ++i) {
-      assign(*to[u], i, from[u]->view(i));
+      assign(to[u]->storage(), i, from[u]->view(i));
     }
     to[u]->changed();
   }

@@ -111,7 +111,11 @@ def make_rope_config(rope: str, original: int = 64, max_positions: int = 4096, h
 # What each layer type adds is in one of these: windows in all layers or in some, sinks, norms, gates, scales.
 FAMILIES = ("mistral, window", "qwen2, windows", "qwen3, windows", "qwen3_moe, window", "gemma3", "gpt_oss", "qwen3_next",
             "qwen3_5", "deepseek_v3", "deepseek_v3, queries without latent", "seed_oss", "smollm3", "exaone4", "glm4_moe",
-            "glm4_moe, head norms", "arcee")
+            "glm4_moe, head norms", "arcee", "olmo3", "granite", "phi3")
+# Made of what is in those: compared when they are named, not with all families.
+MORE_FAMILIES = ("minimax_m2", "qwen3_5_moe")
+# Compared in float64 alone; published_configs.py has them in float32.
+IN_DOUBLES = ("olmo3", "granite", "phi3")
 
 
 def make_family(family: str):
@@ -142,15 +146,19 @@ def make_family(family: str):
                 "truncate": False, "original_max_position_embeddings": 64}
         return transformers.GptOssConfig(head_dim=16, num_local_experts=5, num_experts_per_tok=2, sliding_window=4,
                                          rope_parameters=rope, **common | {"intermediate_size": 24})
-    if family in ("qwen3_next", "qwen3_5"):
+    if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"):
         hybrid = _common(4, 2, 16, False, 4) | dict(
             head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
             linear_value_head_dim=12, linear_conv_kernel_dim=4,
             rope_parameters=plain_rope | {"partial_rotary_factor": 0.5})
         if family == "qwen3_5":
             return transformers.Qwen3_5TextConfig(**hybrid)
-        return transformers.Qwen3NextConfig(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
-                                            shared_expert_intermediate_size=20, norm_topk_prob=True, **hybrid)
+        experts = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
+                       shared_expert_intermediate_size=20)
+        if family == "qwen3_5_moe":
+            del hybrid["intermediate_size"]
+            return transformers.Qwen3_5MoeTextConfig(**experts, **hybrid)
+        return transformers.Qwen3NextConfig(norm_topk_prob=True, **experts, **hybrid)
     if family == "seed_oss":
         return transformers.SeedOssConfig(head_dim=16, attention_bias=True, attention_out_bias=True, mlp_bias=True,
                                           rope_parameters=plain_rope, **common)
@@ -169,9 +177,24 @@ def make_family(family: str):
     if family == "arcee":
         return transformers.ArceeConfig(head_dim=16, attention_bias=True, mlp_bias=True, rope_parameters=plain_rope,
                                         **common)
+    if family == "olmo3":  # RoPE without scaling: transformers 5.9 would scale it in windowed layers, too
+        return transformers.Olmo3Config(sliding_window=8, layer_types=["sliding_attention", "full_attention"] * 2,
+                                        rope_parameters=plain_rope, **common | {"num_hidden_layers": 4})
+    if family == "granite":
+        return transformers.GraniteConfig(embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4,
+                                          logits_scaling=2.5, rope_parameters=plain_rope, **common)
+    if family == "phi3":  # the factor on cos and sin is on the turned components alone
+        longrope = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, "factor": 16.0,
+                    "short_factor": [1 + 0.3 * i for i in range(6)], "long_factor": [2.0 + i for i in range(6)]}
+        return transformers.Phi3Config(sliding_window=8, rope_parameters=longrope,
+                                       original_max_position_embeddings=4096, **common)
+    if family == "minimax_m2":
+        return transformers.MiniMaxM2Config(head_dim=16, num_local_experts=5, num_experts_per_tok=2,
+                                            rope_parameters=plain_rope | {"partial_rotary_factor": 0.5},
+                                            **common | {"intermediate_size": 24})
     if family.startswith("deepseek_v3"):
         return make_config("deepseek_v3", 4, 4, tied=family != "deepseek_v3")
-    raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
+    raise ValueError(f"family is '{family}', expected one of {FAMILIES + MORE_FAMILIES}")
 
 
 def attention_of(config) -> str:
@@ -183,16 +206,22 @@ def on_disk(tensors: dict[str, torch.Tensor], config) -> dict[str, torch.Tensor]
     """Tensors by transformers' names in memory -> by its names on disk: experts one by one."""
     if config.model_type == "gpt_oss":  # fused on disk too
         return tensors
+    minimax = config.model_type == "minimax_m2"  # as Mixtral
+    module = ".block_sparse_moe" if minimax else ".mlp"
+    names = ({"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"} if minimax else
+             {name: name for name in ("gate_proj", "up_proj", "down_proj")})
     result = {}
     for name, value in tensors.items():
         prefix, found, matrix = name.partition(".mlp.experts.")
+        if minimax and not found:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
         if not found:
             result[name] = value
             continue
         for expert, of_expert in enumerate(value):
             parts = {"gate_proj": of_expert[: len(of_expert) // 2], "up_proj": of_expert[len(of_expert) // 2 :]}
             for part, tensor in (parts if matrix == "gate_up_proj" else {"down_proj": of_expert}).items():
-                result[f"{prefix}.mlp.experts.{expert}.{part}.weight"] = tensor
+                result[f"{prefix}{module}.experts.{expert}.{names[part]}.weight"] = tensor
     return result
 
 
@@ -200,11 +229,12 @@ def make_model(config, seed: int, std: float = 0.2):
     """A float32 model of `config`, all of it drawn: norms' factors 1 + std N(0, 1), sinks N(0, 1), the rest std
     N(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(
+    auto = transformers.AutoModelForImageTextToText if hasattr(config, "text_config") else transformers.AutoModelForCausalLM
+    model = auto.from_config(
         config, dtype=torch.float32, attn_implementation=attention_of(config), experts_implementation="eager"
     )
     gemma = config.model_type.startswith("gemma3")  # stores a norm's factor less 1
-    hybrid = config.model_type in ("qwen3_next", "qwen3_5_text")  # the same but for linear_attn.norm
+    hybrid = config.model_type.startswith(("qwen3_next", "qwen3_5"))  # the same but for linear_attn.norm
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * (1.0 if name.endswith("sinks") else std)

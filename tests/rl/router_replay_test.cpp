@@ -49,7 +49,7 @@ engine::ModelConfig model_config() {
 void edit_routers(engine::Decoder& decoder, const std::function<void(at::Tensor)>& change) {
   const at::NoGradGuard no_grad;
   for (engine::ParamUnit* unit : decoder.units()) {
-    for (const engine::NamedSlice& slice : unit->slices()) {
+    for (const engine::NamedSlice& slice : unit->storage().slices()) {
       if (slice.name.ends_with("mlp.gate.weight")) {
         change(slice.values);
       }

@@ -343,12 +343,12 @@ TEST_CASE("a unit of 7 elements on 4 ranks: slices, gather and assignment") {
         engine::ComputeContext context(at::kFloat);
         context.sharding = rl::make_sharding(layout.config(), groups);
         engine::ParamUnit unit("u", {{"a", {3}}, {"b", {2, 2}}}, context);
-        TORCH_CHECK(unit.flat().numel() == 2 && unit.numel() == 7);
-        assign(unit, 0, at::tensor({1.f, 2.f, 3.f}));
-        assign(unit, 1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
-        TORCH_CHECK(at::equal(unit.gather_flat(), at::arange(1, 8).to(at::kFloat)));
+        TORCH_CHECK(unit.flat().numel() == 2 && unit.layout().numel() == 7);
+        assign(unit.storage(), 0, at::tensor({1.f, 2.f, 3.f}));
+        assign(unit.storage(), 1, at::tensor({4.f, 5.f, 6.f, 7.f}).view({2, 2}));
+        TORCH_CHECK(at::equal(unit.gathered().gather_flat(), at::arange(1, 8).to(at::kFloat)));
         std::string text;
-        for (const engine::NamedSlice& slice : unit.slices()) {
+        for (const engine::NamedSlice& slice : unit.storage().slices()) {
           text += slice.name + std::to_string(slice.begin) + "+" +
                   std::to_string(slice.values.numel()) + " ";
         }
@@ -382,7 +382,7 @@ Bytes expected_bytes(const Layout& layout, const engine::ModelConfig& model, int
                                              (is_embedding || !is_head ? micro_batches : 0);
     const int64_t uses = is_embedding && is_head ? 2 : 1;
     const int64_t sums = layout.stage == 1 ? 1 : uses * micro_batches;
-    const int64_t n = units[u]->numel(), c = (n + layout.shard - 1) / layout.shard;
+    const int64_t n = units[u]->layout().numel(), c = (n + layout.shard - 1) / layout.shard;
     bytes.parameters += kSteps * gathers * (layout.shard - 1) * c * element;
     bytes.gradients += kSteps * sums * (n - c) * 4;
   }

@@ -210,7 +210,7 @@ TEST_CASE("a whole copy of a policy in host memory is on the device, in the comp
               Approx(2.0 * static_cast<double>(engine::elements(engine::decoder_specs(model))))
                   .epsilon(0.02));
         for (std::size_t u = 0; u < drawn.units().size(); ++u) {
-          CHECK(at::equal(whole->units()[u]->gather_flat().to(at::kCPU),
+          CHECK(at::equal(whole->units()[u]->gathered().gather_flat().to(at::kCPU),
                           drawn.units()[u]->flat().detach().to(at::kBFloat16)));
         }
       },

@@ -104,7 +104,7 @@ inline void draw_corrections(engine::Decoder& decoder) {
   for (engine::ParamUnit* unit : decoder.units()) {
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       if (unit->specs()[i].name.ends_with("e_score_correction_bias")) {
-        assign(*unit, i, router_correction(unit->specs()[i].numel()));
+        assign(unit->storage(), i, router_correction(unit->specs()[i].numel()));
       }
     }
   }
@@ -173,7 +173,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     }
   }
   for (const engine::ParamUnit* unit : runner.model().units()) {
-    outcome.weights.push_back(unit->gather_flat().cpu().clone());
+    outcome.weights.push_back(unit->gathered().gather_flat().cpu().clone());
   }
   return outcome;
 }

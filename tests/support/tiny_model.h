@@ -106,7 +106,7 @@ inline engine::Decoder stored_as(const engine::Decoder& from,
                                  const engine::WeightStorage& storage) {
   std::size_t next = 0;
   return {from.config(), from.context(), storage, [&](engine::ParamUnit& unit) {
-            unit.flat().detach().copy_(from.units()[next++]->gather_flat());
+            unit.flat().detach().copy_(from.units()[next++]->gathered().gather_flat());
           }};
 }
 

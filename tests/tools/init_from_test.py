@@ -201,6 +201,17 @@ python3 -m openrlhf.cli.train_ppo_ray \
    --ds.packing_samples --ckpt.save_steps 20 2>&1 | tee log.txt
 """
 
+# Settings in a variable, which is split at its blanks, and lines of a here-document.
+OPENRLHF_SFT = r"""
+LENGTHS="--data.max_len 4096 --train.micro_batch_size 2"
+read -r -d '' command <<EOF
+openrlhf.cli.train_sft $LENGTHS \
+   --data.dataset chats.jsonl --data.input_key question --data.output_key response \
+   --train.batch_size 64 --train.max_epochs 1 --adam.lr 1e-5 --model.model_name_or_path models/base
+EOF
+deepspeed --module $command
+"""
+
 OPENRLHF_OLD = ("python -m openrlhf.cli.train_ppo_ray --pretrain models/base --prompt_data p.jsonl --rollout_batch_size 32 "
                 "--n_samples_per_prompt 4 --train_batch_size 128 --advantage_estimator rloo --init_kl_coef 0.01 "
                 "--actor_learning_rate 1e-6 --prompt_max_len 512 --generate_max_len 1024 --max_samples 6400\n")
@@ -224,7 +235,7 @@ def names_in(text: str) -> list[str]:
     names += [name.split(".")[-1] for name in re.findall(r"^ +([a-z_.0-9]+)=", text, re.MULTILINE)]
     names += [name.split(".")[-1] for name in re.findall(r"--([a-z_.0-9]+)", text)]
     assert names, text
-    return [name for name in names if name not in ("path", "defaults", "if")]
+    return [name for name in names if name not in ("path", "defaults", "if", "module")]
 
 
 class InitFrom(unittest.TestCase):
@@ -362,6 +373,12 @@ class InitFrom(unittest.TestCase):
             "model.path": "models/base", "rollout.prompts_per_step": "32", "rollout.group_size": "4", "train.steps": "200",
             "rollout.max_completion_tokens": "1024", "algorithm.advantage.std": "none",
             "algorithm.advantage.estimator": "rloo"})
+
+    def test_words_of_a_variable_and_of_a_here_document(self):
+        self.translated("sft.sh", OPENRLHF_SFT, keys={
+            "algorithm.task": "sft", "data.max_length": "4096", "train.tokens_per_micro_batch": "8192", "train.batch_size": "64",
+            "train.epochs": "1", "data.prompt_key": "question", "data.completion_key": "response",
+            "optimizer.learning_rate": "1e-05", "model.path": "models/base"})
 
     def test_mistakes_of_a_file_have_its_name_and_line(self):
         cases = (

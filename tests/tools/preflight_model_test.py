@@ -54,6 +54,20 @@ class PreflightModel(PreflightCase):
                 self.refused(expect=parts)
                 self.write(self.model / name, kept)
 
+    def test_fields_that_change_nothing_are_listed_and_those_that_do_are_refused_together(self):
+        more = {"internal_version": "7b", "is_causal": True, "bias": False,
+                "dual_chunk_attention_config": {"original_max_position_embeddings": 32}}
+        self.write(self.model / "config.json", {**self.config, **more})
+        text = self.accepted()
+        self.assertIn("model.path: fields of config.json that change nothing here are passed over: "
+                      "dual_chunk_attention_config, bias, internal_version, is_causal", text)
+        self.assertIn("documents of more than 32 tokens are refused", text)
+        # The longest prompt has 4 tokens.
+        self.refused("rollout.max_completion_tokens=29", expect=("expected at most 28",))
+        self.write(self.model / "config.json", {**self.config, "clip_qkv": 8.0, "logits_scaling": 8.0})
+        self.write(self.model / "hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}})
+        self.refused(expect=("'clip_qkv' is a field", "'logits_scaling' is a field", "quant_algo FP8"))
+
     def test_weights_are_judged_by_their_headers(self):
         weights = self.model / "model.safetensors"
         shapes = shapes_of(self.config)

@@ -59,7 +59,7 @@ void layer_forward_and_backward(benchmark::State& state) {
   for (auto _ : state) {
     unit.zero_grad();
     hidden.mutable_grad().reset();
-    const auto weights = layer.weights_of(unit.materialize(layer.shapes(dtype)));
+    const auto weights = layer.weights_of(unit.gathered().materialize(layer.shapes(dtype)));
     layer.forward(hidden, {weights, {rope}, attention}).backward(d_out);
   }
 }

@@ -17,7 +17,13 @@ constexpr int64_t kExperts = 8;
 constexpr int64_t kExpertIntermediate = 32;
 constexpr int64_t kEveryEos = 8;
 
-// longrope has one factor for each pair of components of a head.
+// Of heads that RoPE turns in part, the same part.
+int64_t shrunk_rotary_dim(const engine::ModelConfig& model, int64_t head_dim) {
+  const int64_t turned = model.attention.rotary_dim * head_dim / model.head_dim;
+  return model.attention.rotary_dim == 0 ? 0 : std::max<int64_t>(2, turned / 2 * 2);
+}
+
+// longrope has one factor for each pair of components that RoPE turns.
 void cut_factors(engine::RopeScaling& scaling, int64_t head_dim) {
   auto* rope = std::get_if<engine::LongRope>(&scaling);
   if (rope == nullptr) {
@@ -89,7 +95,8 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
       square ? small.num_attention_heads * small.head_dim : std::min(model.hidden_size, kHidden);
   small.intermediate_size = std::min(model.intermediate_size, kIntermediate);
   shrink_experts(small.experts);
-  cut_factors(small.rope_scaling, small.head_dim);
+  small.attention.rotary_dim = shrunk_rotary_dim(model, small.head_dim);
+  cut_factors(small.rope_scaling, small.rope().head_dim);
   if (ids) {
     small.vocab_size = ids->vocab_size;
     small.bos_token_id.reset();

@@ -132,6 +132,12 @@ void set_shards(Translator& keys, int64_t processes, int64_t sequence, const std
   }
 }
 
+void leave_known(Translator& keys, std::initializer_list<KnownReason> reasons) {
+  for (const KnownReason& known : reasons) {
+    keys.leave_all(known.key, std::string(known.reason));
+  }
+}
+
 std::string server_reason(const std::string& name) {
   return "the built-in generator samples; for " + name +
          " start a server, and set rollout.server (configs/servers)";

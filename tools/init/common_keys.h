@@ -40,6 +40,13 @@ void set_betas(Translator& keys, std::string_view theirs);
 // Ranks that share the model: processes / ranks of a sequence.
 void set_shards(Translator& keys, int64_t processes, int64_t sequence, const std::string& comment);
 
+struct KnownReason {
+  std::string_view key;  // with what is below it
+  std::string_view reason;
+};
+// Lists keys that are often written and mean nothing here.
+void leave_known(Translator& keys, std::initializer_list<KnownReason> reasons);
+
 // Why a server is not in the recipe.
 std::string server_reason(const std::string& name);
 

@@ -179,6 +179,16 @@ void from_axolotl(Translator& keys, int64_t processes) {
                keys.from({"fsdp", "deepspeed"}) + "; " + std::to_string(all) + " processes");
   }
   keys.leave_all("vllm", server_reason("vLLM"));
+  keys.same("cosine_min_lr_ratio", "optimizer.min_lr_ratio");
+  leave_known(keys,
+              {{"dataset_prepared_path", "documents are tokenized when they are needed"},
+               {"model_type", "config.json names the architecture"},
+               {"tokenizer_type", "tokenizer.json is read"},
+               {"strict", "unknown keys are always errors"},
+               {"save_only_model", "checkpoints hold the optimizer too; checkpoint-final does not"},
+               {"loss_watchdog_threshold", "RUN_DIR/warnings.log has alarms"},
+               {"loss_watchdog_patience", "RUN_DIR/warnings.log has alarms"},
+               {"gradient_checkpointing_kwargs", "model.recompute says all"}});
   keys.leave_all("special_tokens", "the tokenizer's files name them; nothing is padded");
   keys.leave_all("plugins", "plugins are axolotl's own");
 }

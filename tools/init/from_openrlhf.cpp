@@ -284,6 +284,12 @@ void from_openrlhf(Translator& keys, bool supervised) {
     same(keys, {"train.batch_size", "train_batch_size"}, "train.batch_size");
     same(keys, {"train.max_epochs", "max_epochs"}, "train.epochs");
     same(keys, {"data.max_len", "max_len"}, "data.max_length");
+    const auto longest = name_of(keys, {"data.max_len", "max_len"});
+    const auto micro = name_of(keys, {"train.micro_batch_size", "micro_train_batch_size"});
+    keys.set(
+        "train.tokens_per_micro_batch",
+        static_cast<double>(keys.count(longest).value_or(2048) * keys.count(micro).value_or(8)),
+        keys.from({micro, longest}));
     keys.set("data.on_overlong", "drop", "OpenRLHF leaves out documents that are too long");
     keys.leave(name_of(keys, {"data.max_samples", "max_samples"}), "all records are used");
     if (!keys.has("adam.lr") && !keys.has("learning_rate")) {
@@ -321,6 +327,13 @@ void from_openrlhf(Translator& keys, bool supervised) {
     keys.leave(name_of(keys, {"eval.dataset", "eval_dataset"}), "eval.steps is off");
   }
   keys.leave_all("vllm", server_reason("vLLM"));
+  leave_known(keys, {{"train.colocate_all", "trainer and workers are processes of their own"},
+                     {"train.colocate_actor_ref", "the reference shares the trainer's ranks"},
+                     {"ds.enable_sleep", "trainer and workers are processes of their own"},
+                     {"ckpt.save_hf", "checkpoint-final is a Hugging Face directory"},
+                     {"ckpt.load_enable", "the same command with the same --run-dir resumes"},
+                     {"ckpt.path", "the option --run-dir"},
+                     {"ckpt.output_dir", "the option --run-dir"}});
   keys.leave_all("ref", "the reference uses the policy's settings");
   keys.leave_all("logger", "metrics are in RUN_DIR/metrics.jsonl and RUN_DIR/tensorboard");
 }

@@ -286,7 +286,7 @@ class Reader {
           empty = false;
         }
       } else if (peek() == '$' || peek() == '`') {
-        expand(word);
+        expand_and_split(words, word);
         empty = empty && word.text.empty() && word.unknown.empty();
       } else {
         word.text += take();
@@ -297,6 +297,25 @@ class Reader {
       words.push_back(std::move(word));
     }
     return words;
+  }
+
+  // What stands at a $ outside of quotes: at blanks in it a new word begins.
+  void expand_and_split(ShellCommand& words, ShellWord& word) {
+    ShellWord value{"", line_, ""};
+    expand(value);
+    word.unknown = word.unknown.empty() ? value.unknown : word.unknown;
+    if (!value.unknown.empty()) {
+      word.text += value.text;
+      return;
+    }
+    for (const char c : value.text) {
+      if (!is_blank(c) && c != '\n') {
+        word.text += c;
+      } else if (!word.text.empty()) {
+        words.push_back(std::move(word));
+        word = {"", line_, ""};
+      }
+    }
   }
 
   // The variable of "${NAME[@]}" or "$@", which is passed; nullptr at anything else.

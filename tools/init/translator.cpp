@@ -77,6 +77,16 @@ bool equal_values(const std::string& a, const std::string& b) {
   return x && y ? *x == *y : a == b;
 }
 
+// Whether a value of theirs is of the kind of our key: a number, true or false.
+bool fits(const rl::Slot& slot, const std::string& text) {
+  if (std::holds_alternative<rl::BoolSlot>(slot)) {
+    return as_flag(text).has_value();
+  }
+  const bool number =
+      std::holds_alternative<rl::IntegerSlot>(slot) || std::holds_alternative<rl::RealSlot>(slot);
+  return !number || as_number(text).has_value();
+}
+
 }  // namespace
 
 std::string number_text(double value) {
@@ -251,19 +261,9 @@ std::string Translator::our_value(const std::string& key, const std::string& tex
   return text;
 }
 
-bool Translator::fits(std::string_view ours, const std::string& text) const {
-  const rl::Slot& slot = slots_.find(ours)->second;
-  if (std::holds_alternative<rl::BoolSlot>(slot)) {
-    return as_flag(text).has_value();
-  }
-  const bool number =
-      std::holds_alternative<rl::IntegerSlot>(slot) || std::holds_alternative<rl::RealSlot>(slot);
-  return !number || as_number(text).has_value();
-}
-
 void Translator::same(std::string_view theirs, std::string_view ours) {
   if (const auto written = text(theirs)) {
-    if (!fits(ours, *written)) {
+    if (!fits(slots_.find(ours)->second, *written)) {
       const bool is_flag = std::holds_alternative<rl::BoolSlot>(slots_.find(ours)->second);
       mistake(theirs,
               "is \"" + *written + "\", expected " + (is_flag ? "true or false" : "a number"));
@@ -328,7 +328,7 @@ void Translator::translate_by_name(const ForeignValue& value) {
     std::string rest;
     const std::string text = our_value(ours, value.text(), &rest);
     const std::string before = value_of(ours);
-    if (!fits(ours, value.text())) {
+    if (!fits(slots_.at(ours), value.text())) {
       list(value, LeftWhy::kNoCounterpart, "is " + ours + " here, of another kind; set it by hand");
     } else if (!before.empty() && !equal_values(before, text)) {
       list(value, LeftWhy::kNoCounterpart, ours + " is " + before + " already");

@@ -94,8 +94,6 @@ class Translator {
   bool is_settled(const ForeignValue& value) const;
   void translate_by_name(const ForeignValue& value);
   std::string our_value(const std::string& key, const std::string& text, std::string* rest);
-  // Whether a value of theirs is of the kind of our key: a number, true or false.
-  bool fits(std::string_view ours, const std::string& text) const;
   void drop_defaults();
   void drop_refused();
   void list(const ForeignValue& value, LeftWhy why, const std::string& reason);
