@@ -3,12 +3,14 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe|hybrid]
+# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
 #   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; hybrid: a
-#              Qwen3.5 with gated delta nets; default dense
+#              Qwen3.5 with gated delta nets; smollm2: no random model but a pretrained one of 135M
+#              parameters and its first task, recipes/smollm2 (0.7 GB, up to 45 minutes; one rank);
+#              default dense
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,17 +34,23 @@ main() {
         option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe|hybrid" ;;
+      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
     esac
     shift
   done
   [[ $seed =~ ^[0-9]+$ ]] || die "--seed is '$seed', expected a whole number"
   [[ $variant == short || $variant == long ]] ||
     die "--variant is '$variant', expected short or long"
-  [[ $model == dense || $model == moe || $model == hybrid ]] ||
-    die "--model is '$model', expected dense, moe or hybrid"
+  [[ $model == dense || $model == moe || $model == hybrid || $model == smollm2 ]] ||
+    die "--model is '$model', expected dense, moe, hybrid or smollm2"
+  [[ $model != smollm2 || ($axis == ulysses && $variant == short) ]] ||
+    die "--model smollm2 takes neither --ring nor --variant"
 
   tools/setup.sh --no-tests
+  if [[ $model == smollm2 ]]; then
+    recipes/smollm2/prepare.sh
+    exec python3 recipes/smollm2/run.py reverse_words --seed "$seed"
+  fi
   local run data
   run=runs/quickstart-$variant-$model-$axis-seed$seed-$(date +%Y%m%d-%H%M%S)
   data=$run/data

@@ -150,7 +150,7 @@ main() {
   install_packages "${more[@]}"
   # Nothing imports the torch of .env/build, so its byte code need not be made.
   make_env build 4 --no-deps --no-compile
-  ((oracle)) && make_env oracle 14
+  ((oracle)) && make_env oracle 14 --no-deps
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
   ((llama)) && make_env llama 1 --no-deps
