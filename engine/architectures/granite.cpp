@@ -18,20 +18,20 @@ ModelConfig read_granite(const JsonObject& json) {
   read_shared_fields(json, {.key_value_heads_required = false}, config);
   read_attention_bias(json, config);
   config.mlp_bias = json.boolean("mlp_bias").value_or(false);
-  config.embedding_multiplier = read_factor(json, "embedding_multiplier");
-  config.attention.multiplier = read_factor(json, "attention_multiplier");
-  config.residual_multiplier = read_factor(json, "residual_multiplier");
-  config.logits_divisor = read_factor(json, "logits_scaling");
+  config.multipliers.embedding = read_factor(json, "embedding_multiplier");
+  config.multipliers.scores = read_factor(json, "attention_multiplier");
+  config.multipliers.residual = read_factor(json, "residual_multiplier");
+  config.multipliers.logits_divisor = read_factor(json, "logits_scaling");
   return config;
 }
 
 void write_granite(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["attention_bias"] = config.attention.qkv_bias;
   json["mlp_bias"] = config.mlp_bias;
-  json["embedding_multiplier"] = config.embedding_multiplier;
-  json["attention_multiplier"] = config.attention.multiplier;
-  json["residual_multiplier"] = config.residual_multiplier;
-  json["logits_scaling"] = config.logits_divisor;
+  json["embedding_multiplier"] = config.multipliers.embedding;
+  json["attention_multiplier"] = config.multipliers.scores;
+  json["residual_multiplier"] = config.multipliers.residual;
+  json["logits_scaling"] = config.multipliers.logits_divisor;
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ void read_dual_chunks(const JsonObject& json, ModelConfig& config) {
   constexpr const char* kKey = "dual_chunk_attention_config";
   const auto chunks = json.object(kKey);
   if (chunks && !chunks->json().empty()) {
-    config.plain_attention_tokens = chunks->require_at_least(1, "original_max_position_embeddings");
+    config.attention.plain_tokens = chunks->require_at_least(1, "original_max_position_embeddings");
     json.pass_over(kKey);
   }
 }

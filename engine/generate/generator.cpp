@@ -67,8 +67,8 @@ class Batch {
       uniform.push_back(streams_[i].uniform(completions_[i].ids.size()));
     }
     at::Tensor logits_BV = head_logits(hidden_BE_, weights_.head_VE);
-    if (decoder_.config().logits_divisor != 1.0) {
-      logits_BV.div_(decoder_.config().logits_divisor);
+    if (decoder_.config().multipliers.logits_divisor != 1.0) {
+      logits_BV.div_(decoder_.config().multipliers.logits_divisor);
     }
     const Draw draw =
         draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),

@@ -11,7 +11,7 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
     : prefix_(layer_prefix(config, index)),
       experts_module_(experts_module(config.experts)),
       num_experts_(config.experts.count),
-      residual_multiplier_(config.residual_multiplier),
+      residual_multiplier_(config.multipliers.residual),
       token_mixer_(make_token_mixer(config, index, table_)),
       channel_mixer_(make_channel_mixer(config, index, table_)) {
   const auto add = [&](std::optional<Norm>& norm, const char* name) {

@@ -64,8 +64,8 @@ std::vector<int64_t> distinct_windows(const ModelConfig& config) {
 }
 
 double ModelConfig::softmax_scale() const {
-  if (attention.multiplier > 0) {
-    return attention.multiplier;
+  if (multipliers.scores > 0) {
+    return multipliers.scores;
   }
   const int64_t scalar = attention.query_scalar > 0 ? attention.query_scalar : head_dim;
   return 1.0 / std::sqrt(static_cast<double>(scalar));
@@ -78,13 +78,13 @@ int64_t num_positions(const ModelConfig& config) {
   } else if (const auto* yarn = std::get_if<YarnRope>(&config.rope_scaling)) {
     positions = std::max(positions, times(yarn->original_max_position_embeddings, yarn->factor));
   }
-  return at_most(at_most(positions, config.max_document_tokens), config.plain_attention_tokens);
+  return at_most(at_most(positions, config.max_document_tokens), config.attention.plain_tokens);
 }
 
 int64_t longest_exact_document(const ModelConfig& config) {
   const bool dynamic = std::holds_alternative<DynamicRope>(config.rope_scaling);
   int64_t longest = 0;
-  for (const int64_t limit : {config.max_document_tokens, config.plain_attention_tokens,
+  for (const int64_t limit : {config.max_document_tokens, config.attention.plain_tokens,
                               dynamic ? config.max_position_embeddings : 0}) {
     longest = longest > 0 ? at_most(longest, limit) : limit;
   }

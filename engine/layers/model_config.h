@@ -47,7 +47,9 @@ struct SoftmaxAttentionConfig {
   bool joint_qk_norm = false;  // OLMo 2: RMSNorm of all query heads together, and of all key heads
   bool sinks = false;          // GPT-OSS: a learned logit per query head joins every softmax
   int64_t query_scalar = 0;    // scores are divided by its root; 0 = head_dim
-  double multiplier = 0.0;     // Granite: of scores, in place of query_scalar; 0 = none
+  // Longest document for which other programs compute the same attention; 0 = any
+  // (dual_chunk_attention_config of Qwen2.5-1M).
+  int64_t plain_tokens = 0;
   // Qwen3-Next: q_proj also has a gate for each query head, whose sigmoid multiplies the output.
   bool gated = false;
   int64_t rotary_dim = 0;  // first components of each head that RoPE turns; 0 = all
@@ -120,6 +122,15 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 };
 
+// Factors of Granite.
+struct Multipliers {
+  double embedding = 1.0;       // of embeddings
+  double scores = 0.0;          // of attention scores, in place of query_scalar; 0 = none
+  double residual = 1.0;        // of what a mixer adds to the residual stream
+  double logits_divisor = 1.0;  // logits are divided by it
+  bool operator==(const Multipliers&) const = default;
+};
+
 // A model's shape: sizes are numbers of elements, lengths numbers of tokens. Plain data; Decoder
 // checks it.
 struct ModelConfig {
@@ -141,11 +152,7 @@ struct ModelConfig {
   bool mlp_bias = false;           // Llama with mlp_bias
   bool fused_projections = false;  // Phi-3: q, k and v are one tensor, and gate and up are one
   bool scaled_embedding = false;   // Gemma: embeddings times sqrt(hidden_size)
-  // Granite: factors on embeddings and on what a mixer adds to the residual stream; the divisor of
-  // logits.
-  double embedding_multiplier = 1.0;
-  double residual_multiplier = 1.0;
-  double logits_divisor = 1.0;
+  Multipliers multipliers;
   NormPlace norm_place = NormPlace::kBefore;
   GateActivation activation = GateActivation::kSilu;  // of the MLP's gate
   SoftmaxAttentionConfig attention;
@@ -162,9 +169,6 @@ struct ModelConfig {
   // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
   // chooses its factors by it.
   int64_t max_document_tokens = 0;
-  // Longest document for which other programs compute the same attention; 0 = any
-  // (dual_chunk_attention_config of Qwen2.5-1M).
-  int64_t plain_attention_tokens = 0;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
@@ -221,11 +225,11 @@ bool is_delta_net(const ModelConfig& config, int64_t layer);
 
 // Positions that the model is meant for: max_position_embeddings, stretched by rope types whose
 // config.json keeps the length before scaling there (linear; yarn: factor x original length), and
-// at most max_document_tokens and plain_attention_tokens. vLLM derives the same but for the latter.
+// at most max_document_tokens and attention.plain_tokens. vLLM derives the same but for the latter.
 int64_t num_positions(const ModelConfig& config);
 
 // Length above which a document's log-probs would be wrong, not just untrained; 0 = none. It is the
-// least of max_document_tokens, plain_attention_tokens, and max_position_embeddings with rope_type
+// least of max_document_tokens, attention.plain_tokens, and max_position_embeddings with rope_type
 // dynamic.
 int64_t longest_exact_document(const ModelConfig& config);
 

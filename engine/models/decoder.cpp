@@ -86,8 +86,8 @@ void check_scores(const Stage& stage) {
 // rounds it to the compute dtype.
 at::Tensor scaled(const ModelConfig& config, at::ScalarType compute,
                   const at::Tensor& embedded_sE) {
-  if (config.embedding_multiplier != 1.0) {
-    return embedded_sE * config.embedding_multiplier;
+  if (config.multipliers.embedding != 1.0) {
+    return embedded_sE * config.multipliers.embedding;
   }
   if (!config.scaled_embedding) {
     return embedded_sE;
@@ -411,8 +411,9 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   check_scores(stage_);
   const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
   // Both divide the logits.
-  const at::Tensor divisor_n =
-      config_.logits_divisor == 1.0 ? temperature_n : temperature_n * config_.logits_divisor;
+  const at::Tensor divisor_n = config_.multipliers.logits_divisor == 1.0
+                                   ? temperature_n
+                                   : temperature_n * config_.multipliers.logits_divisor;
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], targets_n, divisor_n,

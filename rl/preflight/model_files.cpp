@@ -67,9 +67,9 @@ std::optional<engine::ModelConfig> read_model(const Config& config, const std::s
                              "over: " +
                              joined(fields));
     }
-    if (model.plain_attention_tokens > 0) {
+    if (model.attention.plain_tokens > 0) {
       report.notes.push_back(
-          key + ": documents of more than " + std::to_string(model.plain_attention_tokens) +
+          key + ": documents of more than " + std::to_string(model.attention.plain_tokens) +
           " tokens are refused: beyond that length of dual_chunk_attention_config vLLM attends in "
           "chunks, which this program does not");
     }

@@ -310,8 +310,8 @@ TEST_CASE("config: Granite's factors, Phi-3's tensors and MiniMax-M2's experts")
                                                           {"attention_multiplier", 0.015625},
                                                           {"residual_multiplier", 0.22},
                                                           {"logits_scaling", 8.0}}));
-  CHECK((granite.embedding_multiplier == 12.0 && granite.softmax_scale() == 0.015625 &&
-         granite.residual_multiplier == 0.22 && granite.logits_divisor == 8.0));
+  CHECK((granite.multipliers.embedding == 12.0 && granite.softmax_scale() == 0.015625 &&
+         granite.multipliers.residual == 0.22 && granite.multipliers.logits_divisor == 8.0));
   CHECK(load(base("granite")).softmax_scale() == 1.0);
   CHECK_THROWS_WITH(load(with(base("granite"), {{"logits_scaling", 0}})),
                     Contains("'logits_scaling' is 0, expected more than 0"));

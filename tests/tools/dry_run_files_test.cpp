@@ -59,6 +59,23 @@ TEST_CASE("longrope's factors are cut to the small heads, and other ids follow t
   CHECK(small.tie_word_embeddings);
 }
 
+TEST_CASE("RoPE of a part of each head turns the same part of small heads") {
+  engine::ModelConfig model = large_llama();
+  model.model_type = "phi3";
+  model.fused_projections = true;
+  model.attention.rotary_dim = 96;
+  model.rope_scaling = engine::LongRope{std::vector<double>(48, 1.5), std::vector<double>(48, 3.0),
+                                        4096, std::nullopt, std::nullopt};
+  const engine::ModelConfig small = small_model(model, std::nullopt);
+  CHECK(small.head_dim == 16);
+  CHECK(small.attention.rotary_dim == 12);
+  CHECK(std::get<engine::LongRope>(small.rope_scaling).long_factor.size() == 6);
+  // What is written of it is read again.
+  const test::TemporaryDirectory dir;
+  test::write_file(dir.path() / "config.json", engine::model_config_json(small, "float32"));
+  CHECK(engine::load_model_config(dir.path()).attention.rotary_dim == 12);
+}
+
 TEST_CASE("a mesh that is too large gets two ranks on each axis that has several") {
   rl::Config config;
   config.parallel.data_parallel_replicate_size = 3;
