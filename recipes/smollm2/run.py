@@ -4,8 +4,8 @@ Usage: recipes/smollm2/run.py TASK [--seed N] [--ringside FILE] [key.sub=value .
     TASK   reverse_words, instructions or preference: a folder with make_data.py and grpo.yaml, perhaps sft.yaml
     key.sub=value   overrides of grpo.yaml, such as train.steps=10 eval.max_prompts=20
 
-Writes runs/smollm2/TASK[-seedN]/: data, sft, grpo, summary.json and curve.svg. The figures are of greedy completions of
-the test set. Exits 1 unless the mean rises above the upper end of its 95 % interval before. prepare.sh comes first.
+Writes runs/smollm2/TASK[-seedN]/: data, sft, grpo, summary.json and curve.svg. The figures are of one completion of each
+test prompt at the recipe's eval.temperature (default 0: greedy). Exits 1 unless the mean rises above the upper end of its 95 % interval before. prepare.sh comes first.
 Standard library only.
 """
 import argparse
@@ -53,8 +53,8 @@ def judged_by(folder: pathlib.Path) -> list[str]:
 
 
 def figures(ringside, model: pathlib.Path, data: pathlib.Path, words: list, output: pathlib.Path) -> dict:
-    """Mean reward and pass@1 of greedy completions of the test set, with intervals."""
-    text = run(ringside, "eval", model, data / "test.jsonl", *words, "eval.temperature=0", "eval.samples=1", "--output", output)
+    """Mean reward and pass@1 on the test set with intervals, at the recipe's eval.temperature."""
+    text = run(ringside, "eval", model, data / "test.jsonl", *words, "eval.samples=1", "--output", output)
     return json.loads(text.splitlines()[-1])
 
 
