@@ -13,7 +13,7 @@ ModelConfig read_qwen3_5_moe(const JsonObject& json) {
   config.experts.normalise_weights = true;  // the class has no norm_topk_prob
   // Of the only MLP that a layer has.
   config.intermediate_size = config.experts.shared_intermediate_size;
-  json.has("intermediate_size");
+  json.has("intermediate_size");  // known, and read by nobody: no layer has another MLP
   if (static_cast<int64_t>(expert_layers(config).size()) != config.num_hidden_layers) {
     json.refuse("mlp_only_layers", "lists layers, but every layer has experts; expected none");
   }

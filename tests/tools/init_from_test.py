@@ -192,7 +192,7 @@ python3 -m openrlhf.cli.train_ppo_ray \
    --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 \
    --actor.eps_clip_low_high 0.2 0.27 \
    --actor.model_name_or_path meta-llama/Llama-3.1-8B-Instruct \
-   --reward.remote_url /work/reward_func.py \
+   --reward.remote_url /data/reward_func.py \
    --train.batch_size 128 --train.micro_batch_size 8 \
    --rollout.batch_size 64 --rollout.n_samples_per_prompt 8 \
    --data.max_len 4096 --rollout.max_new_tokens 3072 --data.max_samples 12800 \
@@ -362,7 +362,7 @@ class InitFrom(unittest.TestCase):
             "rollout.max_prompt_tokens": "1024", "train.num_mini_batches": "4",  # 64 x 8 samples / 128
             "train.steps": "200", "train.tokens_per_micro_batch": "32768", "algorithm.kl_in": "loss",
             "algorithm.kl_estimator": "k3", "algorithm.kl_coef": "0.001", "algorithm.clip_high": "0.27",
-            "algorithm.dynamic_sampling": "refill", "rollout.reward": "python(/work/reward_func.py:reward_func)",
+            "algorithm.dynamic_sampling": "refill", "rollout.reward": "python(/data/reward_func.py:reward_func)",
             "data.prompt_key": "question", "data.text_prompts": "user", "parallel.ringattn_parallel_size": "2",
             "parallel.data_parallel_shard_size": "4", "optimizer.learning_rate": "5e-07", "optimizer.beta2": "0.95",
             "optimizer.min_lr_ratio": "0.1", "optimizer.warmup_steps": "24",  # 0.03 of 800

@@ -1,8 +1,7 @@
 """Prompts of reasoning-gym's task word_sequence_reversal: "Reverse this list of words: one, two, three".
 
 Two worked examples stand before each question, as turns of the conversation; they are the same in all prompts and in
-none of the questions. Without them the model answers one question in a thousand rightly, and there is nothing to learn
-from.
+none of the questions. Without them none of 192 sampled answers was right, and there is nothing to learn from.
 
 Writes train.jsonl, held_out.jsonl (to watch training by) and test.jsonl (for the final figure), each line
 {"prompt": messages, "answer", "entry"}; `entry` is what the verifier of verify.py takes. No two lines have the same
