@@ -4,14 +4,12 @@ The package ships SmolLM2-135M-Instruct (Apache 2.0, https://huggingface.co/Hugg
 its projections in Q4_1 and its embedding in Q8_0: what comes out is that quantised model, not the published one. Its
 values are not bf16 numbers, so they are written in fp32.
 
-transformers reads such a file too (from_pretrained(folder, gguf_file=...)) and has the same weights; but transformers
-5.9 leaves out that this tokenizer takes digits one by one, and names the wrong end of text. Needs gguf, numpy and
-safetensors.
+Here without transformers and torch, which from_gguf.py takes for any model: needs gguf, numpy and safetensors alone. The
+tokenizer is made as there.
 
 Usage: prepare.py OUT [FILE.gguf]      (default: the file of the installed package)
 """
 import importlib.util
-import json
 import pathlib
 import sys
 
@@ -19,7 +17,9 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-CONTROL = 3  # token type of special tokens in GGUF
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import from_gguf  # noqa: E402
+
 NAMES = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
@@ -73,31 +73,8 @@ def config(field) -> dict:
         "head_dim": hidden // heads, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
         "max_position_embeddings": field("llama.context_length"), "rope_theta": field("llama.rope.freq_base"),
         "rms_norm_eps": round(field("llama.attention.layer_norm_rms_epsilon"), 9), "tie_word_embeddings": True,
-        "bos_token_id": field("tokenizer.ggml.bos_token_id"), "eos_token_id": field("tokenizer.ggml.eos_token_id"),
-        "pad_token_id": field("tokenizer.ggml.padding_token_id"),
+        **from_gguf.end_ids(field),
     }
-
-
-def tokenizer(field) -> dict:
-    tokens, types = field("tokenizer.ggml.tokens"), field("tokenizer.ggml.token_type")
-    special = [{"id": i, "content": tokens[i], "single_word": False, "lstrip": False, "rstrip": False,
-                "normalized": False, "special": True} for i, kind in enumerate(types) if kind == CONTROL]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    if field("tokenizer.ggml.pre") != "smollm":
-        raise SystemExit(f"tokenizer.ggml.pre is {field('tokenizer.ggml.pre')!r}, expected 'smollm'")
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level]},
-        "post_processor": None, "decoder": byte_level | {"add_prefix_space": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": tokens[field("tokenizer.ggml.unknown_token_id")],
-                  "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                  "ignore_merges": False, "vocab": {token: i for i, token in enumerate(tokens)},
-                  "merges": [merge.split(" ") for merge in field("tokenizer.ggml.merges")]},
-    }
-
-
-def write_json(path: pathlib.Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -106,23 +83,15 @@ def main() -> None:
     reader = gguf.GGUFReader(source)
 
     def field(name: str):
-        return reader.fields[name].contents()
+        return reader.fields[name].contents() if name in reader.fields else None
 
     if field("general.architecture") != "llama":
         raise SystemExit(f"{source}: architecture {field('general.architecture')!r}, expected 'llama'")
     out.mkdir(parents=True, exist_ok=True)
     settings = config(field)
-    ends = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    tokens = field("tokenizer.ggml.tokens")
-    write_json(out / "config.json", settings)
-    write_json(out / "generation_config.json", ends)
-    write_json(out / "tokenizer.json", tokenizer(field))
-    write_json(out / "tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "clean_up_tokenization_spaces": False,
-        "model_max_length": settings["max_position_embeddings"],
-        **{key.removesuffix("_id"): tokens[value] for key, value in ends.items()},
-        "unk_token": tokens[field("tokenizer.ggml.unknown_token_id")], "chat_template": field("tokenizer.chat_template"),
-    })
+    from_gguf.write_json(out / "config.json", settings)
+    from_gguf.write_json(out / "generation_config.json", from_gguf.end_ids(field))
+    from_gguf.write_tokenizer(field, out, settings["max_position_embeddings"])
     tensors = weights(reader, settings["num_attention_heads"], settings["num_key_value_heads"])
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     kinds = sorted({tensor.tensor_type.name for tensor in reader.tensors})

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tasks with three seeds, one after the other; runs/smollm2/*/summary.json has the curves. About five hours on two
-# quiet cores. Usage: recipes/smollm2/run_all.sh [TASK...]
+# All tasks with three seeds, one after the other; runs/smollm2/*/summary.json has the curves. About two and a half
+# hours on two cores. Usage: recipes/smollm2/run_all.sh [TASK...]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
