@@ -38,13 +38,13 @@ install_component() {
     die "cmake --install of component $1 failed"
 }
 
-# copy_libraries STAGE: the shared libraries that the executables need and that stay neither outside
+# copy_libraries STAGE: the shared libraries that the executables and the modules of lib/ need and that stay neither outside
 # nor with torch, with their licences.
 copy_libraries() {
   local stage=$1 name path package
   mkdir -p "$stage/lib" "$stage/licenses"
   # ldd looks where the build found them: the installed copies do not know .env any more.
-  find "$stage/libexec" "$stage/tests" -type f -executable -exec ldd {} + 2>/dev/null |
+  find "$stage/libexec" "$stage/tests" "$stage/lib" -type f \( -executable -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
     awk '/=> \// {print $1, $3}' | sort -u | while read -r name path; do
     [[ $name =~ $kOutside || $name =~ $kOfWheels ]] && continue
     cp -L "$path" "$stage/lib/$name"
@@ -141,7 +141,10 @@ wheel_libraries() {
 make_wheel() {
   local stage=$1 version=$2 cuda=$3 newest wheel symbols targets=(ringside)
   ((cuda)) && targets+=(ringside_cuda)
-  ninja -C build -t query ringside_parquet >/dev/null 2>&1 && targets+=(ringside_parquet)
+  local module
+  for module in ringside_parquet ringside_images; do
+    ninja -C build -t query "$module" >/dev/null 2>&1 && targets+=("$module")
+  done
   say "building ${targets[*]}"
   build_targets <(printf '%s\n' "${targets[@]}")
   install_component wheel "$stage"

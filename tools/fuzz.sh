@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzzers of the bridge's formats, prime-rl's among them, and of the trainer's state with clang, ASan and UBSan in
-# build-fuzz and runs each.
+# Builds the fuzzers of the bridge's formats, prime-rl's among them, of images and of the trainer's state with clang, ASan and
+# UBSan in build-fuzz and runs each.
 #
 # Usage: tools/fuzz.sh [SECONDS]      per fuzzer, 60 by default
 #
@@ -27,7 +27,7 @@ CC=clang CXX=clang++ cmake -G Ninja -B build-fuzz -DCMAKE_BUILD_TYPE=Debug -DCMA
   cat build-fuzz/configure.log >&2
   exit 2
 }
-readonly kFormats=(wire codec manifest delta journal keys answer prime_step trainer)
+readonly kFormats=(wire codec manifest delta journal keys answer prime_step trainer image)
 ninja -C build-fuzz -j1 "${kFormats[@]/%/_fuzzer}"
 
 # The entries that read files make them in memory where they can.

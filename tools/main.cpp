@@ -10,6 +10,7 @@
 #include "rl/rewards/edit_distance.h"
 #include "sp/mesh/vector_math.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/end_process.h"
 #include "tools/commands/examples.h"
 #include "tools/commands/version.h"
 
@@ -82,9 +83,7 @@ std::string unknown_option(const CLI::App& app, const std::vector<std::string>& 
   return "";
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   using namespace ringside::tools;
   std::signal(SIGXFSZ,
               SIG_IGN);  // write() then fails at the file size limit instead of killing the process
@@ -124,3 +123,7 @@ int main(int argc, char** argv) {
     return kExitFailure;
   }
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { ringside::tools::end_process(run(argc, argv)); }

@@ -3,13 +3,14 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
+# Usage: tools/quickstart.sh [--ring|--tensor] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
+#   --tensor   train with two tensor-parallel ranks
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
 #   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; hybrid: a
 #              Qwen3.5 with gated delta nets; smollm2: no random model but a pretrained one of 135M
-#              parameters and its first task, recipes/smollm2 (0.7 GB, up to 45 minutes; one rank);
+#              parameters and its first task, recipes/smollm2 (1 GB, a quarter of an hour; one rank);
 #              default dense
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
 set -euo pipefail
@@ -28,13 +29,14 @@ main() {
   while (($# > 0)); do
     case $1 in
       --ring) axis=ring ;;
+      --tensor) axis=tensor ;;
       --seed | --variant | --model)
         (($# > 1)) || die "$1 needs a value"
         local -n option=${1#--}
         option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
+      *) die "unknown option '$1'; expected --ring, --tensor, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
     esac
     shift
   done
@@ -44,7 +46,7 @@ main() {
   [[ $model == dense || $model == moe || $model == hybrid || $model == smollm2 ]] ||
     die "--model is '$model', expected dense, moe, hybrid or smollm2"
   [[ $model != smollm2 || ($axis == ulysses && $variant == short) ]] ||
-    die "--model smollm2 takes neither --ring nor --variant"
+    die "--model smollm2 takes neither --ring, --tensor nor --variant"
 
   tools/setup.sh --no-tests
   if [[ $model == smollm2 ]]; then
@@ -59,6 +61,7 @@ main() {
 
   local layout=(parallel.ulysses_parallel_size=2 parallel.ringattn_parallel_size=1)
   [[ $axis == ring ]] && layout=(parallel.ulysses_parallel_size=1 parallel.ringattn_parallel_size=2)
+  [[ $axis == tensor ]] && layout=(parallel.ulysses_parallel_size=1 parallel.tensor_parallel_size=2)
   [[ $model == moe ]] && layout+=(parallel.expert_parallel_size=2)
   local recipe=recipes/quickstart
   [[ $variant == long ]] && recipe=recipes/quickstart_long
@@ -66,9 +69,10 @@ main() {
   say "warm start: supervised fine-tuning on demonstrations of which more than half are wrong"
   build/ringside train "$recipe/sft.yaml" --run-dir "$run/sft" "seed=$seed" "${layout[@]}" \
     "model.path=$data/model" "data.sft=$data/sft.jsonl"
-  say "GRPO: two trainer ranks, one rollout worker, a reward that knows the right answer"
+  # Ranks and workers take turns, so as many workers as ranks keep the cores busy in both.
+  say "GRPO: two trainer ranks, two rollout workers, a reward that knows the right answer"
   build/ringside run "$recipe/grpo.yaml" --run-dir "$run/grpo" "seed=$seed" "${layout[@]}" \
-    "model.path=$run/sft/checkpoint-final" "data.train=$data/train.jsonl"
+    "model.path=$run/sft/checkpoint-final" "data.train=$data/train.jsonl" rollout.num_workers=2
   say "greedy exact match on the test set, before and after"
   local stage
   for stage in sft grpo; do

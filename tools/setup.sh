@@ -20,7 +20,7 @@ kPackages=(
   g++ cmake ninja-build ccache pkg-config
   libgloo-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libeigen3-dev
   cppzmq-dev libzmq3-dev libmsgpack-cxx-dev libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev
-  libre2-dev libcpp-httplib-dev python3 python3-venv python3-jinja2)
+  libre2-dev libcpp-httplib-dev libjpeg62-turbo-dev libpng-dev libwebp-dev python3 python3-venv python3-jinja2)
 # What the tests, the benchmarks and the check of the tree's format need besides.
 kTestPackages=(git catch2 librapidcheck-dev libbenchmark-dev clang-format-16 zsh)
 readonly kStamp=ringside-complete
@@ -61,7 +61,7 @@ need_disk() {
 }
 
 # make_env NAME GIB PIP_OPTION...: a virtual environment .env/NAME holding
-# tools/requirements-NAME.txt.
+# tools/requirements-NAME.txt. GIB is what pip takes at its peak, wheels and files together: oracle 8.1.
 make_env() {
   local gib=$2 pins=tools/requirements-$1.txt env=.env/$1
   shift 2
@@ -150,7 +150,7 @@ main() {
   install_packages "${more[@]}"
   # Nothing imports the torch of .env/build, so its byte code need not be made.
   make_env build 4 --no-deps --no-compile
-  ((oracle)) && make_env oracle 14 --no-deps
+  ((oracle)) && make_env oracle 10 --no-deps
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
   ((llama)) && make_env llama 1 --no-deps

@@ -7,6 +7,11 @@
 namespace ringside::engine {
 namespace {
 
+// Source: transformers 5.23, GptOssExperts, which has both as constants and does not read
+// swiglu_limit.
+constexpr double kGateLimit = 7.0;
+constexpr double kGateAlpha = 1.702;
+
 // A key of other programs' that says again what `value` is.
 void refuse_other(const JsonObject& json, const char* key, double value) {
   if (json.number(key).value_or(value) != value) {
@@ -27,7 +32,9 @@ void read_experts(const JsonObject& json, ModelConfig& config) {
   }
   experts.intermediate_size = config.intermediate_size;
   refuse_other(json, "experts_per_token", static_cast<double>(experts.per_token));
-  refuse_other(json, "swiglu_limit", 7.0);
+  experts.gate_limit = kGateLimit;
+  experts.gate_alpha = kGateAlpha;
+  refuse_other(json, "swiglu_limit", kGateLimit);
   // Of a loss that pre-training adds.
   json.has("router_aux_loss_coef");
   json.has("output_router_logits");
@@ -55,7 +62,7 @@ void write_gpt_oss(const ModelConfig& config, nlohmann::ordered_json& json) {
   json["attention_bias"] = config.attention.qkv_bias;
   json["num_local_experts"] = config.experts.count;
   json["num_experts_per_tok"] = config.experts.per_token;
-  json["swiglu_limit"] = 7.0;
+  json["swiglu_limit"] = config.experts.gate_limit;
   json["sliding_window"] = window_json(config);
   json["layer_types"] = layer_types_json(config);
   json["output_router_logits"] = false;

@@ -7,12 +7,16 @@
 
 #include <memory>
 
+#include "engine/device/product_plan.h"
+
 namespace ringside::engine {
 
 struct Sharding;  // engine/params/sharding.h
 struct ExpertSharding;
+struct Pipeline;  // engine/models/pipeline.h
+struct TensorSharding;
 
-// Plain data; copies are independent, but share what `sharding` and `experts` point to.
+// Plain data; copies are independent, but share what the pointers point to.
 struct ComputeContext {
   c10::Device device = c10::Device(c10::kCPU);
   at::ScalarType compute = at::kFloat;  // of activations and of the weights cast for use
@@ -22,11 +26,17 @@ struct ComputeContext {
   std::shared_ptr<const Sharding> sharding = nullptr;
   // Expert parallelism; null = every rank computes with all experts, which are cut as all others.
   std::shared_ptr<const ExpertSharding> experts = nullptr;
+  // Tensor parallelism; null = every rank computes with whole matrices. Needs `sharding`.
+  std::shared_ptr<const TensorSharding> tensor = nullptr;
+  // How the model's layers are divided over ranks; null = this rank computes all of them.
+  std::shared_ptr<const Pipeline> pipeline = nullptr;
   // What lives in host memory: the optimizer's moments; master weights, gradients and moments, with
   // the optimizer on the host (needs `sharding`); besides these the copy in the compute dtype.
   bool host_moments = false;
   bool host_master = false;
   bool host_values = false;
+  // Of layers on the CPU; the same on every rank.
+  ProductPlan products = {};
 
   ComputeContext() = default;
   // Derives the dtypes from a compute dtype: fp64 keeps masters and sums in fp64, all others in

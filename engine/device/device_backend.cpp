@@ -18,15 +18,17 @@ class CpuBackend final : public DeviceBackend {
   std::string reason_none() const override { return ""; }
   std::string device_name(int64_t /*index*/) const override { return "CPU"; }
   std::vector<std::string> describe() const override {
-    return {"groups: Gloo", "vector instructions: " + at::get_cpu_capability()};
+    return {"groups: shared memory on one machine, Gloo",
+            "vector instructions: " + at::get_cpu_capability()};
   }
   sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                            const sp::GroupRendezvous& rendezvous,
                                            c10::Device /*device*/) const override {
-    return sp::gloo_groups(mesh, rendezvous);
+    return sp::host_groups(mesh, rendezvous);
   }
-  std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
-    return sp::cpu_kernels();
+  std::shared_ptr<const sp::RingStepKernels> attention_kernels(
+      const ProductPlan& products) const override {
+    return sp::cpu_kernels(products.bf16_attention);
   }
 };
 
@@ -108,12 +110,13 @@ DeviceChoice choose_device(std::string_view wanted, int64_t local_rank) {
 
 sp::ProcessGroups connect_groups(const sp::Mesh& mesh, const sp::GroupRendezvous& rendezvous,
                                  c10::Device device, const std::vector<sp::Axes>& more) {
-  sp::await_ranks(rendezvous, "world", mesh.rank(), mesh.size(sp::axes::kLoss));
-  const auto control = sp::gloo_groups(mesh, rendezvous);
+  sp::await_ranks(rendezvous, "world", mesh.rank(), mesh.size(sp::axes::kWorld));
+  const auto control = sp::host_groups(mesh, rendezvous);
   if (device.is_cpu()) {
-    return sp::ProcessGroups(control, nullptr, device, more);
+    return sp::ProcessGroups(mesh, control, nullptr, device, more);
   }
-  return sp::ProcessGroups(device_backend(device.type()).tensor_groups(mesh, rendezvous, device),
+  return sp::ProcessGroups(mesh,
+                           device_backend(device.type()).tensor_groups(mesh, rendezvous, device),
                            control, device, more);
 }
 

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/device/product_plan.h"
 #include "sp/attention/ring_step_kernels.h"
 #include "sp/mesh/process_groups.h"
 
@@ -49,8 +50,9 @@ class DeviceBackend {
   virtual sp::ProcessGroups::Connect tensor_groups(const sp::Mesh& mesh,
                                                    const sp::GroupRendezvous& rendezvous,
                                                    c10::Device device) const = 0;
-  // Kernels of attention for tensors on such devices.
-  virtual std::shared_ptr<const sp::RingStepKernels> attention_kernels() const = 0;
+  // Kernels of attention for tensors on such devices. products: read on the CPU alone.
+  virtual std::shared_ptr<const sp::RingStepKernels> attention_kernels(
+      const ProductPlan& products) const = 0;
 };
 
 // Every backend of this program, the CPU's first.
@@ -78,8 +80,8 @@ struct DeviceChoice {
 // "auto": the first backend beside the CPU's that has a device, else the CPU.
 DeviceChoice choose_device(std::string_view wanted, int64_t local_rank);
 
-// Groups of a mesh whose tensors are on `device`, those of `more` included. Control data goes over
-// Gloo.
+// Groups of a mesh whose tensors are on `device`, those of `more` included. Control data goes as
+// sp::host_groups() says.
 // Collective over: the world.
 // Blocks: until every rank has joined.
 // Throws: std::runtime_error that names the ranks that have not come within the timeout; then as

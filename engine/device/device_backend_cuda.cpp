@@ -100,7 +100,8 @@ class CudaBackend final : public DeviceBackend {
                                            c10::Device device) const override {
     return sp::nccl_groups(mesh, rendezvous, device);
   }
-  std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
+  std::shared_ptr<const sp::RingStepKernels> attention_kernels(
+      const ProductPlan& /*products*/) const override {
     return sp::cuda_kernels();
   }
 };

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "engine/generate/kv_cache.h"
-#include "engine/nn/head_logits.h"
+#include "engine/ops/head_logits.h"
 
 namespace ringside::engine {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,9 +23,20 @@ namespace {
 // Prefixes of a head's weight and bias in a directory; the first is what ValueModel names its own.
 constexpr std::array<const char*, 3> kHeads = {"score", "v_head.summary", "value_head"};
 
-void refuse_the_rest(const WeightFiles& files, const ModelConfig& config) {
+// Stages on other ranks read the rest of the model.
+void refuse_the_rest(const WeightFiles& files, const ValueModel& model) {
+  const ModelConfig& config = model.trunk().config();
+  std::set<std::string> others;
+  if (model.trunk().context().pipeline != nullptr) {
+    for (const ParamSpec& spec : decoder_specs(config)) {
+      others.insert(spec.name);
+    }
+    for (const std::string prefix : kHeads) {
+      others.insert({prefix + ".weight", prefix + ".bias"});
+    }
+  }
   for (const std::string& name : files.names()) {
-    if (name != config.on_disk.head && !is_passed_over(config, name)) {
+    if (name != config.on_disk.head && !is_passed_over(config, name) && !others.contains(name)) {
       throw std::runtime_error(files.describe(name) +
                                " belongs to no parameter of the value model");
     }
@@ -64,15 +76,19 @@ std::string value_config_json(const ModelConfig& trunk, bool fp64) {
 void load_value_weights(const fs::path& dir, ValueModel& model) {
   const at::NoGradGuard no_grad;
   WeightFiles files(dir, model.trunk().config());
-  for (const ParamUnit* unit : model.trunk().units()) {
-    for (std::size_t i = 0; i < unit->specs().size(); ++i) {
-      files.fill(unit->storage(), i, unit->specs()[i].name);
+  for (const Decoder* stage : std::as_const(model).stages()) {
+    for (const ParamUnit* unit : stage->units()) {
+      for (std::size_t i = 0; i < unit->specs().size(); ++i) {
+        files.fill(unit->storage(), i, unit->specs()[i].name);
+      }
+      unit->changed();
     }
-    unit->changed();
   }
-  load_head(files, model.head());
-  model.head().changed();
-  refuse_the_rest(files, model.trunk().config());
+  if (model.scores()) {
+    load_head(files, model.head());
+    model.head().changed();
+  }
+  refuse_the_rest(files, model);
 }
 
 WeightSink value_model_files(const fs::path& dir, int64_t max_shard_bytes) {

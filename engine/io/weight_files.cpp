@@ -354,10 +354,11 @@ void WeightFiles::fill(const UnitStorage& unit, std::size_t i, const std::string
       !wrong.empty()) {
     throw std::runtime_error(wrong);
   }
-  if (const auto slice = unit.slice_of(unit.flat().detach(), i)) {  // else other ranks have it
-    slice->values.copy_(read_range(name, slice->begin, slice->end()));
+  for (const NamedSlice& slice : unit.slices_of(unit.flat().detach(), i)) {
+    const sp::Range run = run_around(slice);
+    copy_shared({slice.name, slice.shape, run.begin, read_range(name, run.begin, run.end)}, slice);
     // NaN and infinities are the largest or the smallest. Needs no memory, unlike at::isfinite().
-    const auto [low, high] = at::aminmax(slice->values);
+    const auto [low, high] = at::aminmax(slice.values);
     if (!std::isfinite(low.item<double>()) || !std::isfinite(high.item<double>())) {
       throw std::runtime_error(
           describe(name) +

@@ -48,8 +48,22 @@ DeltaShape delta_shape(const sp::StatePlan& plan) {
   return shape;
 }
 
+double tensor_sent(const TensorWidths& widths, const RankGrid& grid) {
+  const double forwards = grid.recompute == Recompute::kNone ? 1 : 2;
+  const auto ranks = static_cast<double>(grid.tensor);
+  const double rows = grid.tokens / static_cast<double>(grid.ring * grid.ulysses);
+  return (forwards + 1) * (ranks - 1) / ranks * rows *
+         static_cast<double>(widths.gathered + widths.summed) * grid.element;
+}
+
+int64_t tensor_buffers(const TensorWidths& widths, const MixerShape& shape) {
+  return shape.tensor_ranks == 1
+             ? 0
+             : shape.tokens * std::max(widths.summed, widths.gathered) * shape.compute;
+}
+
 bool exchanges(const sp::HeadShape& heads, const MixerShape& shape) {
-  return shape.query_heads < heads.num_query_heads;
+  return shape.query_heads < heads.query_heads().size();
 }
 
 int64_t exchanged_inputs(const sp::HeadShape& heads, const MixerShape& shape) {
@@ -58,7 +72,7 @@ int64_t exchanged_inputs(const sp::HeadShape& heads, const MixerShape& shape) {
 }
 
 int64_t exchanged_output(const sp::HeadShape& heads, const MixerShape& shape) {
-  return shape.tokens * heads.num_query_heads * heads.head_dim * shape.compute;
+  return shape.tokens * heads.query_heads().size() * heads.head_dim * shape.compute;
 }
 
 Cost attention_cost(const sp::HeadShape& heads, const MixerShape& shape, int64_t saved) {
@@ -79,8 +93,8 @@ MixerWork attention_work(const sp::HeadShape& heads, int64_t window, const RankG
   const auto u = static_cast<double>(grid.ulysses), r = static_cast<double>(grid.ring);
   const auto w = static_cast<double>(window);
   const double share = grid.tokens / r;
-  const auto q = static_cast<double>(heads.num_query_heads * heads.head_dim);
-  const auto kv = static_cast<double>(2 * heads.num_kv_heads * heads.head_dim);
+  const auto q = static_cast<double>(heads.query_heads().size() * heads.head_dim);
+  const auto kv = static_cast<double>(2 * heads.kv_heads().size() * heads.head_dim);
   const double forwards = grid.recompute == Recompute::kFull ? 2 : 1;
   const double exchanged = share / u * (u - 1) / u * (2 * q + kv) * grid.element;
   const double passed = (r - 1) * (window > 0 ? std::min(share, 2.0 * w) : share) * kv / u;

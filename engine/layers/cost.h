@@ -28,7 +28,8 @@ struct DeltaShape {
 // What a rank with this plan has.
 DeltaShape delta_shape(const sp::StatePlan& plan);
 
-// A micro-batch as a rank's mixers see it.
+// A micro-batch as a rank's mixers see it. With tensor parallelism tokens and heads are those of
+// the cut matrices: tokens of all tensor ranks, heads of this one.
 struct MixerShape {
   int64_t tokens = 0;        // of this rank; its experts get as many rows as its tokens send
   int64_t share_tokens = 0;  // of its ring share; equal to `tokens` with one Ulysses rank
@@ -38,10 +39,14 @@ struct MixerShape {
   bool gathers_kv = false;      // the ring gathers all keys and values, and does not pass them on
   int64_t expert_ranks = 1;     // that hold all experts together
   int64_t mlp_tile_tokens = 0;  // as ActivationOptions
+  int64_t tensor_ranks = 1;     // that divide the rows of the residual stream
   DeltaShape delta = {};
   int64_t compute = 4;  // bytes of a number of the compute dtype, and of sums
   int64_t sums = 4;
   c10::DeviceType device = c10::DeviceType::CPU;
+
+  // Rows of the residual stream of the tensor rank with the most.
+  int64_t own_rows() const { return (tokens + tensor_ranks - 1) / tensor_ranks; }
 };
 
 // Memory in a layer's forward and backward. Bytes, unless said otherwise. Adapters are not part of
@@ -62,6 +67,7 @@ struct Cost {
 struct RankGrid {
   int64_t ring = 1;
   int64_t ulysses = 1;
+  int64_t tensor = 1;
   double tokens = 0.0;   // of the micro-batch, on all ranks
   double element = 4.0;  // bytes of a number of the compute dtype
   Recompute recompute = Recompute::kNone;
@@ -75,6 +81,22 @@ struct MixerWork {
   double attention = 0.0;  // FLOPs of attention
   double sent = 0.0;       // bytes in a forward and backward
 };
+
+// Elements of a row that tensor-parallel ranks exchange for a mixer: gathered before its cut
+// matrices, and summed behind them. 0: it computes whole rows.
+struct TensorWidths {
+  int64_t gathered = 0;
+  int64_t summed = 0;
+};
+
+// Bytes that a tensor rank sends for a mixer in a forward and backward of a micro-batch, on average
+// over the ranks.
+double tensor_sent(const TensorWidths& widths, const RankGrid& grid);
+
+// Bytes at the peak of a mixer's backward that tensor ranks alone have: the gathered gradient of
+// the sum, or later the partial gradient of the gathered rows. What arrives of that is there when
+// the inner rows are gone. 0 for one rank.
+int64_t tensor_buffers(const TensorWidths& widths, const MixerShape& shape);
 
 // For mixers that attend with such heads: whether the heads are divided over Ulysses ranks.
 bool exchanges(const sp::HeadShape& heads, const MixerShape& shape);

@@ -3,15 +3,18 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 namespace ringside::engine {
 
-DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index)
+DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t index, const TensorPlace& tensor)
     : prefix_(layer_prefix(config, index)),
       experts_module_(experts_module(config.experts)),
       num_experts_(config.experts.count),
       residual_multiplier_(config.multipliers.residual),
+      table_(tensor),
       token_mixer_(make_token_mixer(config, index, table_)),
       channel_mixer_(make_channel_mixer(config, index, table_)) {
   const auto add = [&](std::optional<Norm>& norm, const char* name) {
@@ -47,25 +50,42 @@ Support DecoderLayer::supports(Feature feature) const {
 }
 
 void DecoderLayer::sort_slots() {
+  std::vector<Slot> cut, whole;
   for (Slot slot = 0; slot < table_.weights().size(); ++slot) {
-    const WeightPlace place = table_.weights()[slot].place;
-    if (place == WeightPlace::kLayer) {
-      slots_.push_back(slot);
+    const WeightSpec& weight = table_.weights()[slot];
+    if (weight.place == WeightPlace::kLayer) {
+      (weight.is_cut() ? cut : whole).push_back(slot);
       continue;
     }
-    if (place == WeightPlace::kStack || experts_slots_.empty()) {
+    if (weight.place == WeightPlace::kStack || experts_slots_.empty()) {
       experts_slots_.emplace_back();
     }
     experts_slots_.back().push_back(slot);
   }
+  for (std::vector<Slot>& unit : {std::ref(cut), std::ref(whole)}) {
+    if (!unit.empty()) {
+      slots_.push_back(std::move(unit));
+    }
+  }
+}
+
+std::vector<std::vector<ParamSpec>> DecoderLayer::unit_specs() const {
+  std::vector<std::vector<ParamSpec>> units;
+  for (const std::vector<Slot>& slots : slots_) {
+    std::vector<ParamSpec>& unit = units.emplace_back();
+    for (const Slot slot : slots) {
+      for (const ParamSpec& spec : table_.weights()[slot].params) {
+        unit.push_back({prefix_ + spec.name, spec.shape, spec.in_fp32, spec.cut});
+      }
+    }
+  }
+  return units;
 }
 
 std::vector<ParamSpec> DecoderLayer::specs() const {
   std::vector<ParamSpec> specs;
-  for (const Slot slot : slots_) {
-    for (const ParamSpec& spec : table_.weights()[slot].params) {
-      specs.push_back({prefix_ + spec.name, spec.shape});
-    }
+  for (std::vector<ParamSpec>& unit : unit_specs()) {
+    std::ranges::move(unit, std::back_inserter(specs));
   }
   return specs;
 }
@@ -94,12 +114,15 @@ std::vector<std::vector<ParamSpec>> DecoderLayer::experts_specs() const {
   return units;
 }
 
-UnitShapes DecoderLayer::shapes(at::ScalarType compute_dtype) const {
-  UnitShapes cut{compute_dtype, {}};
-  for (const Slot slot : slots_) {
-    cut.shapes.push_back(table_.weights()[slot].shape);
+std::vector<UnitShapes> DecoderLayer::unit_shapes(at::ScalarType compute_dtype) const {
+  std::vector<UnitShapes> cuts;
+  for (const std::vector<Slot>& slots : slots_) {
+    cuts.push_back({compute_dtype, {}});
+    for (const Slot slot : slots) {
+      cuts.back().shapes.push_back(table_.weights()[slot].shape);
+    }
   }
-  return cut;
+  return cuts;
 }
 
 std::vector<UnitShapes> DecoderLayer::experts_shapes(int64_t count,
@@ -117,11 +140,15 @@ std::vector<UnitShapes> DecoderLayer::experts_shapes(int64_t count,
 }
 
 std::vector<Weight> DecoderLayer::weights_of(const std::vector<Weight>& matrices) const {
-  std::vector<Slot> order = slots_;
+  std::vector<Slot> order;
+  for (const std::vector<Slot>& slots : slots_) {
+    order.insert(order.end(), slots.begin(), slots.end());
+  }
+  const std::size_t without_experts = order.size();
   for (const std::vector<Slot>& slots : experts_slots_) {
     order.insert(order.end(), slots.begin(), slots.end());
   }
-  TORCH_CHECK(matrices.size() == order.size() || matrices.size() == slots_.size(), "a layer of ",
+  TORCH_CHECK(matrices.size() == order.size() || matrices.size() == without_experts, "a layer of ",
               order.size(), " matrices, got ", matrices.size());
   std::vector<Weight> weights(table_.weights().size());
   for (std::size_t i = 0; i < matrices.size(); ++i) {
@@ -154,17 +181,17 @@ at::Tensor DecoderLayer::forward(const at::Tensor& hidden_sE, const LayerPass& p
   return attended.residual + branch(mix_channels(attended.normed, pass), channel_branch_norm_);
 }
 
-std::vector<DecoderLayer> make_layers(const ModelConfig& config) {
+std::vector<DecoderLayer> make_layers(const ModelConfig& config, const TensorPlace& tensor) {
   std::vector<DecoderLayer> layers;
   layers.reserve(config.num_hidden_layers);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers.emplace_back(config, i);
+    layers.emplace_back(config, i, tensor);
   }
   return layers;
 }
 
-Support supports(const ModelConfig& config, Feature feature) {
-  for (const DecoderLayer& layer : make_layers(config)) {
+Support supports(const ModelConfig& config, Feature feature, const TensorPlace& tensor) {
+  for (const DecoderLayer& layer : make_layers(config, tensor)) {
     if (Support support = layer.supports(feature); !support) {
       return support;
     }
@@ -178,10 +205,10 @@ bool any_layer_supports(const ModelConfig& config, Feature feature) {
   });
 }
 
-std::optional<sp::StateShape> passed_state(const ModelConfig& config) {
-  for (const DecoderLayer& layer : make_layers(config)) {
+std::optional<sp::StateShape> passed_state(const ModelConfig& config, const TensorPlace& tensor) {
+  for (const DecoderLayer& layer : make_layers(config, tensor)) {
     if (const TokenFlow flow = layer.token_mixer().flow(); flow.state) {
-      return flow.state;
+      return flow.state->key_heads > 0 ? flow.state : std::nullopt;
     }
   }
   return std::nullopt;

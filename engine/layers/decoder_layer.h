@@ -26,8 +26,9 @@ namespace ringside::engine {
 class DecoderLayer {
  public:
   // The layer that config.block(index) describes.
+  // tensor: this rank, which computes with its part of the layer's matrices.
   // Throws: std::out_of_range as ModelConfig::block().
-  DecoderLayer(const ModelConfig& config, int64_t index);
+  DecoderLayer(const ModelConfig& config, int64_t index, const TensorPlace& tensor = {});
 
   const ParamTable& table() const { return table_; }
   const TokenMixer& token_mixer() const { return *token_mixer_; }
@@ -39,19 +40,25 @@ class DecoderLayer {
   // Norms before and behind its mixers.
   int64_t num_norms() const;
 
-  // Parameters of the layer's unit, with their Hugging Face names: all but the experts'.
+  // Parameters of the layer but its experts', with their Hugging Face names, for each unit that
+  // holds some: one unit of all; with tensor parallelism one of those that ranks divide, then one
+  // of those that each rank uses whole.
+  std::vector<std::vector<ParamSpec>> unit_specs() const;
+  // All of them.
   std::vector<ParamSpec> specs() const;
+  // The weights of each of these units.
+  const std::vector<std::vector<Slot>>& unit_slots() const { return slots_; }
   // Parameters of the experts, for each unit that holds some: one unit with one expert after
   // another, or one for each stack of all experts. Empty for a layer without experts.
   std::vector<std::vector<ParamSpec>> experts_specs() const;
 
-  // The matrices that the layer's unit is cut into; those of its experts' units, or of parts of
-  // them with `count` experts.
-  UnitShapes shapes(at::ScalarType compute_dtype) const;
+  // The matrices that these units are cut into on this rank; those of its experts' units, or of
+  // parts of them with `count` experts.
+  std::vector<UnitShapes> unit_shapes(at::ScalarType compute_dtype) const;
   std::vector<UnitShapes> experts_shapes(int64_t count, at::ScalarType compute_dtype) const;
 
-  // The layer's weights for a pass from such matrices: those of shapes(), then those of each of
-  // experts_shapes() in order. The experts' may be left out.
+  // The layer's weights for a pass from such matrices: those of each of unit_shapes(), then those
+  // of each of experts_shapes() in order. The experts' may be left out.
   // Throws: c10::Error on another number of matrices.
   std::vector<Weight> weights_of(const std::vector<Weight>& matrices) const;
 
@@ -71,7 +78,7 @@ class DecoderLayer {
   int64_t num_experts_;
   double residual_multiplier_;
   ParamTable table_;
-  std::vector<Slot> slots_;                       // of the layer's unit, in order
+  std::vector<std::vector<Slot>> slots_;          // of each of the layer's units, in order
   std::vector<std::vector<Slot>> experts_slots_;  // of each of its experts' units
   std::unique_ptr<TokenMixer> token_mixer_;
   std::unique_ptr<ChannelMixer> channel_mixer_;
@@ -80,15 +87,17 @@ class DecoderLayer {
   std::optional<Norm> token_branch_norm_, channel_branch_norm_;
 };
 
-// Whether all layers of a model do; otherwise the first reason.
-Support supports(const ModelConfig& config, Feature feature);
+// Whether all layers of a model do, on this tensor rank; otherwise the first reason.
+Support supports(const ModelConfig& config, Feature feature, const TensorPlace& tensor = {});
 // Whether one of them does.
 bool any_layer_supports(const ModelConfig& config, Feature feature);
 
-// The state that a model's layers pass along the documents; nullopt: none does.
-std::optional<sp::StateShape> passed_state(const ModelConfig& config);
+// The state that a model's layers pass along the documents, of this tensor rank's heads; nullopt:
+// no layer passes one, or this rank has none of its heads.
+std::optional<sp::StateShape> passed_state(const ModelConfig& config,
+                                           const TensorPlace& tensor = {});
 
 // The layers of a model, in order.
-std::vector<DecoderLayer> make_layers(const ModelConfig& config);
+std::vector<DecoderLayer> make_layers(const ModelConfig& config, const TensorPlace& tensor = {});
 
 }  // namespace ringside::engine

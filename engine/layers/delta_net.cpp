@@ -51,17 +51,64 @@ Projected split_flat(const sp::StateShape& shape, const at::Tensor& projected_sP
           groups(conv, shape.out_channels())};
 }
 
-std::vector<Projection> input_projections(const DeltaNetConfig& net) {
+// Parameters of all head groups, and how tensor ranks cut them.
+struct GroupCuts {
+  const sp::StateShape& shape;       // of all groups
+  std::vector<sp::Range> groups_of;  // of each tensor rank; empty: one has all
+
+  GroupCuts(const ModelConfig& config, const ParamTable& table)
+      : shape(config.delta_net.shape),
+        groups_of(table.place().ranks == 1 ? std::vector<sp::Range>{}
+                                           : even_items(shape.key_heads, table.place().ranks)) {}
+
+  // With `each` rows, or columns, a group.
+  TensorCut items(int64_t each, CutAlong along = CutAlong::kRows) const {
+    return groups_of.empty() ? TensorCut{} : cut_items(along, groups_of, each);
+  }
+  // All q, all k and all v.
+  TensorCut qkv() const {
+    const std::vector<int64_t> each{shape.key_dim, shape.key_dim, shape.out_channels()};
+    return groups_of.empty() ? TensorCut{} : cut_blocks(groups_of, shape.key_heads, each);
+  }
+};
+
+std::vector<Projection> input_projections(const DeltaNetConfig& net, const GroupCuts& cuts) {
   const sp::StateShape& shape = net.shape;
-  const int64_t g = shape.key_heads, h = shape.value_heads;
+  const int64_t g = shape.key_heads, h = shape.value_heads, per_group = shape.values_per_group();
   const int64_t conv = g * shape.conv_channels(), out = g * shape.out_channels();
   if (net.grouped_projections) {
-    return {{"linear_attn.in_proj_qkvz", conv + out}, {"linear_attn.in_proj_ba", 2 * h}};
+    return {{"linear_attn.in_proj_qkvz", conv + out,
+             cuts.items(shape.conv_channels() + shape.out_channels())},
+            {"linear_attn.in_proj_ba", 2 * h, cuts.items(2 * per_group)}};
   }
-  return {{"linear_attn.in_proj_qkv", conv},
-          {"linear_attn.in_proj_z", out},
-          {"linear_attn.in_proj_b", h},
-          {"linear_attn.in_proj_a", h}};
+  return {{"linear_attn.in_proj_qkv", conv, cuts.qkv()},
+          {"linear_attn.in_proj_z", out, cuts.items(shape.out_channels())},
+          {"linear_attn.in_proj_b", h, cuts.items(per_group)},
+          {"linear_attn.in_proj_a", h, cuts.items(per_group)}};
+}
+
+// With the heads of this tensor rank.
+DeltaNetConfig own_net(const ModelConfig& config, const ParamTable& table) {
+  const GroupCuts cuts(config, table);
+  DeltaNetConfig own = config.delta_net;
+  if (!cuts.groups_of.empty()) {
+    own.shape.key_heads = cuts.groups_of[table.place().rank].size();
+    own.shape.value_heads = own.shape.key_heads * cuts.shape.values_per_group();
+  }
+  return own;
+}
+
+Slot add_conv(const ModelConfig& config, ParamTable& table) {
+  const sp::StateShape& shape = config.delta_net.shape;
+  return table.add("linear_attn.conv1d.weight",
+                   {shape.key_heads * shape.conv_channels(), 1, shape.conv_taps},
+                   WeightPlace::kLayer, GroupCuts(config, table).qkv());
+}
+
+Slot add_of_value_heads(const char* name, const ModelConfig& config, ParamTable& table) {
+  const sp::StateShape& shape = config.delta_net.shape;
+  return table.add(name, {shape.value_heads}, WeightPlace::kLayer,
+                   GroupCuts(config, table).items(shape.values_per_group()));
 }
 
 // Tensors of one layer. Bytes.
@@ -144,25 +191,32 @@ DeltaNet::DeltaNet(const ModelConfig& config, int64_t layer, ParamTable& table)
     : layer_(layer),
       hidden_(config.hidden_size),
       fp32_norms_(config.fp32_norms),
-      net_(config.delta_net),
-      in_(table, input_projections(net_), config.hidden_size),
-      conv_(
-          table.add("linear_attn.conv1d.weight",
-                    {net_.shape.key_heads * net_.shape.conv_channels(), 1, net_.shape.conv_taps})),
-      log_decay_(table.add("linear_attn.A_log", {net_.shape.value_heads})),
-      decay_bias_(table.add("linear_attn.dt_bias", {net_.shape.value_heads})),
+      net_(own_net(config, table)),
+      in_(table, input_projections(config.delta_net, GroupCuts(config, table)), config.hidden_size),
+      conv_(add_conv(config, table)),
+      log_decay_(add_of_value_heads("linear_attn.A_log", config, table)),
+      decay_bias_(add_of_value_heads("linear_attn.dt_bias", config, table)),
       // This norm's factor is its weight, whatever the layer's others are.
       norm_(table, "linear_attn.norm.weight", net_.shape.value_dim,
             {config.rms_norm_eps, config.fp32_norms}),
-      out_(table, {{"linear_attn.out_proj", config.hidden_size}},
-           net_.shape.key_heads * net_.shape.out_channels()) {}
+      out_(table,
+           {{"linear_attn.out_proj", config.hidden_size,
+             GroupCuts(config, table)
+                 .items(config.delta_net.shape.out_channels(), CutAlong::kColumns)}},
+           config.delta_net.shape.key_heads * config.delta_net.shape.out_channels()) {}
 
 at::Tensor DeltaNet::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
+  const at::Tensor projected = in_(gather_rows(normed_sE, pass.rows), pass);
+  // Without a head group the output of no channels takes part in the sums.
+  const at::Tensor mixed = net_.shape.key_heads == 0 ? projected : mix(projected, pass);
+  return out_.summed(out_(mixed, pass), pass);
+}
+
+at::Tensor DeltaNet::mix(const at::Tensor& projected, const LayerPass& pass) const {
   RecurrentBackend* backend = pass.attention.recurrent();
   TORCH_CHECK(backend != nullptr, "delta net: layer ", layer_,
               " needs a backend that passes states, this one has keys and values alone");
   const sp::StateShape& shape = net_.shape;
-  const at::Tensor projected = in_(normed_sE, pass);
   const Projected input =
       net_.grouped_projections ? split_grouped(shape, projected) : split_flat(shape, projected);
   const std::vector<int64_t> heads{shape.key_heads, shape.values_per_group()};
@@ -171,14 +225,14 @@ at::Tensor DeltaNet::forward(const at::Tensor& normed_sE, const LayerPass& pass)
                             by_group(shape, leaf_value(pass.weights[conv_]).squeeze(1), 0),
                             leaf_value(pass.weights[log_decay_]).view(heads),
                             leaf_value(pass.weights[decay_bias_]).view(heads)});
-  const int64_t s = normed_sE.size(0);
+  const int64_t s = projected.size(0);
   const std::vector<int64_t> by_head{s, shape.value_heads, shape.value_dim};
   const at::Tensor normed = norm_(mixed.reshape(by_head), pass);
   const bool doubles = normed.scalar_type() == at::kDouble && !fp32_norms_;
   const auto sums = doubles ? at::kDouble : at::kFloat;
   const at::Tensor gated =
       (normed * at::silu(input.gate_sGo.reshape(by_head).to(sums))).to(normed.scalar_type());
-  return out_(gated.flatten(1), pass);
+  return gated.flatten(1);
 }
 
 Support DeltaNet::supports(Feature feature) const {
@@ -189,6 +243,8 @@ Support DeltaNet::supports(Feature feature) const {
       return Support::no("gated delta nets cannot be quantised");
     case Feature::kAsyncUlysses:
       return Support::no("models with gated delta nets exchange heads synchronously");
+    case Feature::kTensorCut:
+      return Support::yes();
     case Feature::kRoutes:
     case Feature::kRouterCorrections:
       break;
@@ -199,6 +255,9 @@ Support DeltaNet::supports(Feature feature) const {
 TokenFlow DeltaNet::flow() const { return {net_.shape.key_heads, 0, {}, net_.shape}; }
 
 Cost DeltaNet::cost(const MixerShape& shape) const {
+  if (net_.shape.key_heads == 0) {
+    return {};
+  }
   const DeltaNetMemory memory{net_, shape};
   Cost cost;
   cost.saved = memory.conv_in + memory.of_rows() + memory.of_rule() + memory.after_rule();
@@ -210,6 +269,9 @@ Cost DeltaNet::cost(const MixerShape& shape) const {
 
 // It exchanges heads. Maps of states are small beside them.
 MixerWork DeltaNet::work(const RankGrid& grid) const {
+  if (net_.shape.key_heads == 0) {
+    return {};
+  }
   const sp::StateShape& net = net_.shape;
   constexpr double chunk = ChunkTables::kChunk;
   const auto k = static_cast<double>(net.key_dim), v = static_cast<double>(net.value_dim);

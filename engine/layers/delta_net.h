@@ -1,5 +1,5 @@
 // Token mixer: gated delta net, a linear attention with a state for each value head and a causal
-// convolution before it.
+// convolution before it. With tensor parallelism a rank has some of the head groups.
 //
 // Shapes: s = tokens, E = hidden size.
 // Source: Yang et al. 2024, Gated Delta Networks; transformers for the projections of each model.
@@ -27,13 +27,19 @@ class DeltaNet final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
+  TensorWidths tensor_widths() const override { return {hidden_, hidden_}; }
   Cost cost(const MixerShape& shape) const override;
   MixerWork work(const RankGrid& grid) const override;
 
  private:
+  // The normed and gated result of the rule, of this rank's heads.
+  // Shapes: projected [s, outputs of in_], of the rows of all tensor ranks; returns [s, heads x
+  // value dim].
+  at::Tensor mix(const at::Tensor& projected, const LayerPass& pass) const;
+
   int64_t layer_, hidden_;
   bool fp32_norms_;
-  DeltaNetConfig net_;
+  DeltaNetConfig net_;  // with this rank's heads
   Linear in_;
   Slot conv_, log_decay_, decay_bias_;
   Norm norm_;

@@ -117,7 +117,8 @@ at::Tensor ExpertMlp::results(const at::Tensor& rows, const std::vector<int64_t>
   const Weight& down = pass.weights[slots_.down];
   return slots_.gate_up_bias ? apply_clamped_experts(rows, counts,
                                                      {gate_up, pass.weights[*slots_.gate_up_bias],
-                                                      down, pass.weights[*slots_.down_bias]})
+                                                      down, pass.weights[*slots_.down_bias],
+                                                      experts_.gate_limit, experts_.gate_alpha})
                              : swiglu_experts(rows, counts, gate_up, down);
 }
 
@@ -147,6 +148,7 @@ Support ExpertMlp::supports(Feature feature) const {
                  : Support::no("the routers have no corrections");
     case Feature::kAsyncUlysses:
     case Feature::kRoutes:
+    case Feature::kTensorCut:
       break;
   }
   return Support::yes();
@@ -155,7 +157,7 @@ Support ExpertMlp::supports(Feature feature) const {
 // It saves gate, up and their product for every route, beside the routed rows, the results, and
 // where they belong.
 Cost ExpertMlp::cost(const MixerShape& shape) const {
-  const int64_t rows = shape.tokens, compute = shape.compute, size = experts_.intermediate_size;
+  const int64_t rows = shape.own_rows(), compute = shape.compute, size = experts_.intermediate_size;
   const int64_t routed = rows * experts_.per_token;
   const int64_t router = rows * experts_.count * (compute + shape.sums);
   const int64_t shared = 3 * rows * experts_.shared_intermediate_size * compute;

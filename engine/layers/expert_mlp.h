@@ -1,4 +1,5 @@
-// Channel mixer: router and experts, and perhaps an MLP that every token uses.
+// Channel mixer: router and experts, and perhaps an MLP that every token uses. With tensor
+// parallelism all of it is whole, on each rank's own rows: the ranks of the experts divide them.
 //
 // Shapes: s = tokens, E = hidden size, X = experts, I = an expert's MLP size.
 #pragma once
@@ -27,6 +28,7 @@ class ExpertMlp final : public ChannelMixer {
   // Collective over, blocks: as apply_experts().
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
+  TensorWidths tensor_widths() const override { return {}; }
   Routing routing() const override { return {experts_.count, experts_.per_token}; }
   Cost cost(const MixerShape& shape) const override;
 

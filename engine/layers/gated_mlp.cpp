@@ -3,31 +3,41 @@
 #include <ATen/ATen.h>
 
 #include "engine/layers/mlp_tiles.h"
-#include "engine/nn/swiglu.h"
+#include "engine/ops/gated_activation.h"
 
 namespace ringside::engine {
 namespace {
 
-std::vector<Projection> gate_and_up(const std::string& module, int64_t size, bool fused) {
+std::vector<Projection> gate_and_up(const std::string& module, int64_t size, bool fused,
+                                    const std::vector<sp::Range>& columns_of) {
   if (fused) {
-    return {{module + ".gate_up_proj", 2 * size}};
+    const std::vector<int64_t> each{1, 1};
+    return {{module + ".gate_up_proj", 2 * size,
+             columns_of.empty() ? TensorCut{} : cut_blocks(columns_of, size, each)}};
   }
-  return {{module + ".gate_proj", size}, {module + ".up_proj", size}};
+  const TensorCut cut = own_outputs_cut(columns_of);
+  return {{module + ".gate_proj", size, cut}, {module + ".up_proj", size, cut}};
 }
 
 }  // namespace
 
 GatedMlp::GatedMlp(const ModelConfig& config, ParamTable& table)
     : GatedMlp(table, "mlp", config.hidden_size, config.intermediate_size, config.activation,
-               config.mlp_bias ? Bias::kAll : Bias::kNone, config.fused_projections) {}
+               {config.fused_projections, config.mlp_bias ? Bias::kAll : Bias::kNone,
+                mlp_columns(config.intermediate_size, table.place())}) {}
 
 GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
-                   GateActivation activation, Bias bias, bool fused)
+                   GateActivation activation)
+    : GatedMlp(table, module, hidden, size, activation, Width{}) {}
+
+GatedMlp::GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
+                   GateActivation activation, const Width& width)
     : hidden_(hidden),
-      size_(size),
+      size_(own_columns(size, width.columns_of, table.place())),
       activation_(activation),
-      gate_up_(table, gate_and_up(module, size, fused), hidden, bias),
-      down_(table, {{module + ".down_proj", hidden}}, size, bias) {}
+      gate_up_(table, gate_and_up(module, size, width.fused, width.columns_of), hidden, width.bias),
+      down_(table, {{module + ".down_proj", hidden, own_inputs_cut(width.columns_of)}}, size,
+            width.bias) {}
 
 at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) const {
   const at::Tensor gate_up = gate_up_(x_sE, pass);
@@ -35,9 +45,10 @@ at::Tensor GatedMlp::of_rows(const at::Tensor& x_sE, const LayerPass& pass) cons
 }
 
 at::Tensor GatedMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
-  return apply_mlp(
-      normed_sE, pass, {&gate_up_, &down_},
+  const at::Tensor partial = apply_mlp(
+      gather_rows(normed_sE, pass.rows), pass, {&gate_up_, &down_},
       [this](const at::Tensor& x_sE, const LayerPass& of_tile) { return of_rows(x_sE, of_tile); });
+  return down_.summed(partial, pass);
 }
 
 Support GatedMlp::supports(Feature feature) const {

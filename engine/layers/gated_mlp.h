@@ -1,5 +1,7 @@
 // Channel mixer: gated MLP (SwiGLU, or with another activation of the gate).
 //
+// With tensor parallelism the model's MLP is divided by its width, in units of 8.
+//
 // Shapes: s = tokens, E = hidden size, F = its own size.
 #pragma once
 
@@ -17,20 +19,30 @@ class GatedMlp final : public ChannelMixer {
  public:
   // The model's MLP.
   GatedMlp(const ModelConfig& config, ParamTable& table);
-  // One of another size, whose parameters' names begin with `module`. fused: gate and up are one
-  // parameter.
+  // One of another size, whose parameters' names begin with `module`, whole on every rank.
   GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
-           GateActivation activation, Bias bias = Bias::kNone, bool fused = false);
+           GateActivation activation);
 
-  // down(activation(gate x) * up x), in tiles of rows if the pass asks for them. Not collective.
+  // down(activation(gate x) * up x), in tiles of rows if the pass asks for them.
+  // Collective over: the tensor-parallel ranks.
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
+  TensorWidths tensor_widths() const override { return {hidden_, hidden_}; }
   Cost cost(const MixerShape& shape) const override;
-  // Of all rows at once.
+  // Of all rows at once: with a divided width this rank's partial sums. Not collective.
   at::Tensor of_rows(const at::Tensor& x_sE, const LayerPass& pass) const;
 
  private:
-  int64_t hidden_, size_;
+  // How gate and up enter the table, and the columns of all three that each tensor rank has.
+  struct Width {
+    bool fused = false;  // gate and up are one parameter
+    Bias bias = Bias::kNone;
+    std::vector<sp::Range> columns_of = {};  // empty: all
+  };
+  GatedMlp(ParamTable& table, const std::string& module, int64_t hidden, int64_t size,
+           GateActivation activation, const Width& width);
+
+  int64_t hidden_, size_;  // size: this rank's columns
   GateActivation activation_;
   Linear gate_up_, down_;
 };

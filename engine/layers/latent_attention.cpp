@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/nn/qk_norm_rope.h"
+#include "engine/ops/qk_norm_rope.h"
 
 namespace ringside::engine {
 namespace {
@@ -44,13 +44,35 @@ std::optional<Norm> query_norm(ParamTable& table, const ModelConfig& config) {
   return Norm(table, "self_attn.q_a_layernorm.weight", config.latent.q_rank, latent_norm(config));
 }
 
+sp::HeadShape own_heads(const ModelConfig& config, const TensorPlace& place) {
+  const sp::HeadShape whole{config.num_attention_heads, config.num_attention_heads,
+                            config.head_dim};
+  return place.ranks == 1 ? whole : sp::part_of_heads(whole, place.ranks, place.rank);
+}
+
+TensorCut cut_of_heads(CutAlong along, const ModelConfig& config, const TensorPlace& place,
+                       int64_t each) {
+  return place.ranks == 1
+             ? TensorCut{}
+             : cut_items(along, even_items(config.num_attention_heads, place.ranks), each);
+}
+
 // Queries without a latent are projected from the hidden state.
 Linear query_up(ParamTable& table, const ModelConfig& config) {
   const bool has_latent = config.latent.q_rank > 0;
   return {table,
           {{has_latent ? "self_attn.q_b_proj" : "self_attn.q_proj",
-            config.num_attention_heads * config.head_dim}},
+            config.num_attention_heads * config.head_dim,
+            cut_of_heads(CutAlong::kRows, config, table.place(), config.head_dim)}},
           has_latent ? config.latent.q_rank : config.hidden_size};
+}
+
+Linear key_value_up(ParamTable& table, const ModelConfig& config) {
+  const int64_t each = config.latent.nope_dim + config.latent.value_dim;
+  return {table,
+          {{"self_attn.kv_b_proj", config.num_attention_heads * each,
+            cut_of_heads(CutAlong::kRows, config, table.place(), each)}},
+          config.latent.kv_rank};
 }
 
 // The pairs that RoPE turns lie side by side; norm_and_rotate() wants them half a head apart.
@@ -73,7 +95,9 @@ double score_factor(const ModelConfig& config) {
 
 LatentAttention::LatentAttention(const ModelConfig& config, int64_t layer, ParamTable& table)
     : layer_(layer),
-      heads_(config.num_attention_heads),
+      hidden_(config.hidden_size),
+      shape_(own_heads(config, table.place())),
+      heads_(shape_.query_heads().size()),
       head_dim_(config.head_dim),
       softmax_scale_(config.softmax_scale() * score_factor(config)),
       latent_(checked(config).latent),
@@ -83,32 +107,41 @@ LatentAttention::LatentAttention(const ModelConfig& config, int64_t layer, Param
       kv_a_(table, {{"self_attn.kv_a_proj_with_mqa", latent_.kv_rank + latent_.rope_dim}},
             config.hidden_size, bias(latent_)),
       kv_a_norm_(table, "self_attn.kv_a_layernorm.weight", latent_.kv_rank, latent_norm(config)),
-      kv_b_(table, {{"self_attn.kv_b_proj", heads_ * (latent_.nope_dim + latent_.value_dim)}},
-            latent_.kv_rank),
-      o_(table, {{"self_attn.o_proj", config.hidden_size}}, heads_ * latent_.value_dim,
-         bias(latent_)) {}
+      kv_b_(key_value_up(table, config)),
+      o_(table,
+         {{"self_attn.o_proj", config.hidden_size,
+           cut_of_heads(CutAlong::kColumns, config, table.place(), latent_.value_dim)}},
+         config.num_attention_heads * latent_.value_dim, bias(latent_)) {}
 
-at::Tensor LatentAttention::project_queries(const at::Tensor& normed_sE,
-                                            const LayerPass& pass) const {
-  if (!q_a_) {
-    return q_b_(normed_sE, pass);
-  }
-  return q_b_((*q_a_norm_)((*q_a_)(normed_sE, pass), pass), pass);
+LatentAttention::Down LatentAttention::project_down(const at::Tensor& normed_sE,
+                                                    const LayerPass& pass) const {
+  const at::Tensor query = q_a_ ? (*q_a_norm_)((*q_a_)(normed_sE, pass), pass) : normed_sE;
+  const at::Tensor kv = kv_a_(normed_sE, pass);
+  return {query, kv_a_norm_(kv.narrow(1, 0, latent_.kv_rank).contiguous(), pass),
+          kv.narrow(1, latent_.kv_rank, latent_.rope_dim)};
 }
 
-LatentAttention::Latents LatentAttention::project(const at::Tensor& normed_sE,
-                                                  const LayerPass& pass) const {
-  const int64_t s = normed_sE.size(0), h = heads_;
-  const at::Tensor q_sHD = project_queries(normed_sE, pass).view({s, h, head_dim_});
-  const at::Tensor kv = kv_a_(normed_sE, pass);
-  const at::Tensor k_rope_s1R = kv.narrow(1, latent_.kv_rank, latent_.rope_dim).unsqueeze(1);
-  at::Tensor turned = at::cat({q_sHD.narrow(2, latent_.nope_dim, latent_.rope_dim), k_rope_s1R}, 1);
+LatentAttention::Down LatentAttention::gathered(const Down& own, const LayerPass& pass) const {
+  if (!pass.rows.is_cut()) {
+    return own;
+  }
+  const at::Tensor all =
+      gather_rows(at::cat({own.query, own.latent_sC, own.k_rope_sR}, 1), pass.rows);
+  const std::vector<at::Tensor> parts =
+      all.split_with_sizes({own.query.size(1), latent_.kv_rank, latent_.rope_dim}, 1);
+  return {parts[0], parts[1], parts[2]};
+}
+
+LatentAttention::Latents LatentAttention::turn(const Down& down, const at::Tensor& q_sHD,
+                                               const LayerPass& pass) const {
+  const int64_t h = heads_;
+  at::Tensor turned = at::cat(
+      {q_sHD.narrow(2, latent_.nope_dim, latent_.rope_dim), down.k_rope_sR.unsqueeze(1)}, 1);
   if (latent_.rope_interleaved) {
     turned = split_pairs(turned);
   }
   const RotatedHeads rotated = norm_and_rotate(turned, {h, 1}, {}, pass.ropes.global);
-  return {kv_a_norm_(kv.narrow(1, 0, latent_.kv_rank).contiguous(), pass),
-          q_sHD.narrow(2, 0, latent_.nope_dim), rotated.q_sHD, rotated.k_sKD};
+  return {down.latent_sC, q_sHD.narrow(2, 0, latent_.nope_dim), rotated.q_sHD, rotated.k_sKD};
 }
 
 at::Tensor LatentAttention::attend_heads(const Latents& in, const LayerPass& pass) const {
@@ -140,15 +173,22 @@ at::Tensor LatentAttention::forward(const at::Tensor& normed_sE, const LayerPass
   TORCH_CHECK(pass.attention.overlapped() == nullptr,
               "latent attention cannot overlap its projections with the exchange of heads "
               "(asynchronous Ulysses)");
-  const Latents in = project(normed_sE, pass);
+  const Down down = gathered(project_down(normed_sE, pass), pass);
+  const int64_t s = down.query.size(0);
+  const at::Tensor q_sO = q_b_(down.query, pass);
+  if (heads_ == 0) {  // the output of no components takes part in the sums
+    return o_.summed(o_(q_sO, pass), pass);
+  }
+  const Latents in = turn(down, q_sO.view({s, heads_, head_dim_}), pass);
   const at::Tensor out_sHV =
       pass.attention.attends_latents() ? attend_latents(in, pass) : attend_heads(in, pass);
-  return o_(out_sHV.reshape({normed_sE.size(0), heads_ * latent_.value_dim}), pass);
+  return o_.summed(o_(out_sHV.reshape({s, heads_ * latent_.value_dim}), pass), pass);
 }
 
 Support LatentAttention::supports(Feature feature) const {
   switch (feature) {
     case Feature::kAdapters:
+    case Feature::kTensorCut:
       return Support::yes();
     case Feature::kPackedBase:
       return Support::no("latent attention cannot be quantised");
@@ -166,8 +206,13 @@ TokenFlow LatentAttention::flow() const {
   return {heads_, /*window=*/0, KeptKeys{1, latent_.kv_rank + latent_.rope_dim, true}};
 }
 
+TensorWidths LatentAttention::tensor_widths() const {
+  const int64_t query = latent_.q_rank > 0 ? latent_.q_rank : hidden_;
+  return {query + latent_.kv_rank + latent_.rope_dim, hidden_};
+}
+
 MixerWork LatentAttention::work(const RankGrid& grid) const {
-  return attention_work(attention_heads(), /*window=*/0, grid);
+  return attention_work(shape_, /*window=*/0, grid);
 }
 
 // It saves each latent before and after its norm, what RoPE turned, and the inputs of attention and
@@ -175,10 +220,14 @@ MixerWork LatentAttention::work(const RankGrid& grid) const {
 Cost LatentAttention::cost(const MixerShape& shape) const {
   const int64_t s = shape.tokens, d = head_dim_, compute = shape.compute;
   const int64_t ranks = (latent_.q_rank > 0 ? 2 * latent_.q_rank : 0) + 2 * latent_.kv_rank;
-  const int64_t latents = s * (ranks * compute + (latent_.q_rank > 0 ? 2 : 1) * shape.sums);
+  // With tensor ranks those before the norms are of own rows, and what is gathered of all.
+  const bool is_cut = shape.tensor_ranks > 1;
+  const int64_t latents = shape.own_rows() * ((is_cut ? ranks / 2 : ranks) * compute +
+                                              (latent_.q_rank > 0 ? 2 : 1) * shape.sums) +
+                          (is_cut ? s * tensor_widths().gathered * compute : 0);
   const int64_t turned = s * (heads_ + 1) * latent_.rope_dim * compute;
   const int64_t joined = shape.share_tokens * 2 * shape.kv_heads * d * compute;
-  const sp::HeadShape heads = attention_heads();
+  const sp::HeadShape& heads = shape_;
   const int64_t inputs =
       exchanges(heads, shape) ? exchanged_inputs(heads, shape) : s * heads_ * d * compute + joined;
   return attention_cost(heads, shape,

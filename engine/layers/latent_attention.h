@@ -1,8 +1,11 @@
 // Token mixer: latent attention (MLA). Keys and values are made from one latent a token.
 //
-// Shapes: s = tokens, E = hidden size, H = heads, D = head dim; C = latent, N and R = components of
-// a head without and with RoPE, V = those of a value.
-// Source: DeepSeek-V2 (section 2.1); transformers, DeepseekV3Attention.
+// With tensor parallelism the latents of a rank's own rows are made by whole projections and then
+// gathered, which are fewer bytes than hidden states; the up-projections are cut by heads.
+//
+// Shapes: s = tokens, E = hidden size, H = this rank's heads, D = head dim; C = latent, N and R =
+// components of a head without and with RoPE, V = those of a value. Source: DeepSeek-V2
+// (section 2.1); transformers, DeepseekV3Attention.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,25 +31,35 @@ class LatentAttention final : public TokenMixer {
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
   TokenFlow flow() const override;
+  TensorWidths tensor_widths() const override;
   Cost cost(const MixerShape& shape) const override;
   MixerWork work(const RankGrid& grid) const override;
 
  private:
-  sp::HeadShape attention_heads() const { return {heads_, heads_, head_dim_}; }
+  // What the latents of a token are made of before the up-projections.
+  struct Down {
+    at::Tensor query;      // normed latent, or the hidden state where queries have none
+    at::Tensor latent_sC;  // normed
+    at::Tensor k_rope_sR;  // before RoPE
+  };
   struct Latents {
     at::Tensor latent_sC;  // normed
     at::Tensor q_nope_sHN;
     at::Tensor q_rope_sHR;
     at::Tensor k_rope_s1R;
   };
-  at::Tensor project_queries(const at::Tensor& normed_sE, const LayerPass& pass) const;
-  Latents project(const at::Tensor& normed_sE, const LayerPass& pass) const;
+  // Of this rank's rows.
+  Down project_down(const at::Tensor& normed_sE, const LayerPass& pass) const;
+  // Of the rows of all tensor ranks.
+  Down gathered(const Down& own, const LayerPass& pass) const;
+  Latents turn(const Down& down, const at::Tensor& q_sHD, const LayerPass& pass) const;
   // Both return [s, H, V]: attention with keys and values of every head, and on the latents.
   at::Tensor attend_heads(const Latents& in, const LayerPass& pass) const;
   at::Tensor attend_latents(const Latents& in, const LayerPass& pass) const;
   AttentionSpec spec() const { return {layer_, 0, softmax_scale_, {}}; }
 
-  int64_t layer_;
+  int64_t layer_, hidden_;
+  sp::HeadShape shape_;  // of all heads, with this rank's part
   int64_t heads_, head_dim_;
   double softmax_scale_;
   LatentAttentionConfig latent_;

@@ -1,4 +1,5 @@
-// What a layer is given for one pass, beside its input.
+// What a layer is given for one pass, beside its input. With tensor parallelism the input has this
+// rank's rows, and positions, attention and RoPE are of the rows of all tensor-parallel ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/expert_pass.h"
 #include "engine/nn/rope.h"
+#include "engine/nn/tensor_rows.h"
 #include "engine/params/weight.h"
 
 namespace ringside::engine {
@@ -35,6 +37,7 @@ struct LayerPass {
   AttentionBackend& attention;
   MlpTiles tiles = {};
   ExpertPass experts = {};
+  RowParts rows = {};  // of the residual stream, with tensor parallelism
 };
 
 }  // namespace ringside::engine

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/nn/linear.h"
+#include "engine/nn/tensor_rows.h"
 #include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
@@ -26,10 +27,27 @@ std::vector<Weight> split_rows(const Weight& weight, const std::vector<int64_t>&
   return parts;
 }
 
-std::vector<int64_t> outputs_of(const std::vector<Projection>& projections) {
+bool sums_ranks(const std::vector<Projection>& projections) {
+  const TensorCut& cut = projections.front().cut;
+  return cut.is_cut() && cut.along == CutAlong::kColumns;
+}
+
+// Biases of partial sums are added to the sum: they are whole.
+TensorCut cut_of_bias(const TensorCut& cut) {
+  return cut.along == CutAlong::kRows ? cut : TensorCut{};
+}
+
+// This rank's outputs of a projection.
+int64_t own_outputs(const ParamTable& table, const Projection& projection) {
+  const TensorCut cut = cut_of_bias(projection.cut);
+  return cut.is_cut() ? sp::total_size(cut.of_part[table.place().rank]) : projection.outputs;
+}
+
+std::vector<int64_t> outputs_of(const ParamTable& table,
+                                const std::vector<Projection>& projections) {
   std::vector<int64_t> outputs;
   for (const Projection& projection : projections) {
-    outputs.push_back(projection.outputs);
+    outputs.push_back(own_outputs(table, projection));
   }
   return outputs;
 }
@@ -38,8 +56,11 @@ Slot add_bias(ParamTable& table, const std::vector<Projection>& projections) {
   WeightSpec bias;
   int64_t outputs = 0;
   for (const Projection& projection : projections) {
-    bias.params.push_back({projection.module + ".bias", {projection.outputs}});
-    outputs += projection.outputs;
+    bias.params.push_back({projection.module + ".bias",
+                           {projection.outputs},
+                           /*in_fp32=*/false,
+                           cut_of_bias(projection.cut)});
+    outputs += own_outputs(table, projection);
   }
   bias.shape = {outputs};
   return table.add(std::move(bias));
@@ -48,14 +69,29 @@ Slot add_bias(ParamTable& table, const std::vector<Projection>& projections) {
 }  // namespace
 
 Linear::Linear(ParamTable& table, std::vector<Projection> projections, int64_t inputs, Bias bias)
-    : weight_(table.add_linear(projections, inputs)), outputs_(outputs_of(projections)) {
+    : weight_(table.add_linear(projections, inputs)),
+      outputs_(outputs_of(table, projections)),
+      sums_ranks_(sums_ranks(projections)) {
   if (bias == Bias::kAll) {
     bias_ = add_bias(table, projections);
   }
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x_sI, const LayerPass& pass) const {
-  return apply_linear(x_sI, weight(pass), bias(pass));
+  return apply_linear(x_sI, weight(pass), sums_ranks_ ? Weight() : bias(pass));
+}
+
+at::Tensor Linear::some(const at::Tensor& x_sI, const sp::Range& outputs,
+                        const LayerPass& pass) const {
+  if (!is_plain(pass)) {
+    return (*this)(x_sI, pass).narrow(1, outputs.begin, outputs.size());
+  }
+  const std::vector<int64_t> sizes{outputs.begin, outputs.size(), outputs_.front() - outputs.end};
+  return apply_linear(x_sI, split_rows(weight(pass), sizes)[1], split_rows(bias(pass), sizes)[1]);
+}
+
+at::Tensor Linear::summed(const at::Tensor& partial_sO, const LayerPass& pass) const {
+  return sums_ranks_ ? add_bias(scatter_rows(partial_sO, pass.rows), bias(pass)) : partial_sO;
 }
 
 Weight Linear::bias(const LayerPass& pass) const { return bias_ ? pass.weights[*bias_] : Weight(); }

@@ -1,7 +1,11 @@
 // Linear layer: projections that share an input, as one product. The one place that knows adapters
 // and packed weights.
 //
-// Shapes: s = tokens, I = inputs, O = outputs of all projections.
+// With tensor parallelism a projection's cut says what this rank computes: some outputs, of inputs
+// gathered before, or partial sums over some inputs, which are added up behind. Without a cut it
+// computes whole outputs.
+//
+// Shapes: s = tokens, I = this rank's inputs, O = its outputs of all projections.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,15 +26,27 @@ enum class Bias { kNone, kAll };
 class Linear {
  public:
   // Adds "<module>.weight" of each projection and, with biases, "<module>.bias" to the table.
+  // inputs: of the whole layer. Biases are cut as the outputs are.
   Linear(ParamTable& table, std::vector<Projection> projections, int64_t inputs,
          Bias bias = Bias::kNone);
 
-  // x weight^T + bias, and what the weight's adapters add. Differentiable.
+  // x weight^T + bias, and what the weight's adapters add. Of a layer whose inputs are cut the
+  // partial sums of this rank, without the bias. Differentiable.
   // Shapes: x [s, I] -> [s, O].
   // Throws: as apply_linear().
   at::Tensor operator()(const at::Tensor& x_sI, const LayerPass& pass) const;
 
-  // Of all projections, one below the other: [O, I].
+  // Of a layer of one projection the outputs in a range alone.
+  // Shapes: x [s, I] -> [s, outputs of the range].
+  at::Tensor some(const at::Tensor& x_sI, const sp::Range& outputs, const LayerPass& pass) const;
+
+  // This rank's rows of the sum of the ranks' partial sums, and the bias. The results of a layer
+  // whose inputs are not cut are returned as they are.
+  // Shapes: [s, O] -> [rows of this rank, O].
+  // Collective over: the tensor-parallel ranks.
+  at::Tensor summed(const at::Tensor& partial_sO, const LayerPass& pass) const;
+
+  // This rank's of all projections, one below the other: [O, I].
   const Weight& weight(const LayerPass& pass) const { return pass.weights[weight_]; }
   // Undefined without.
   Weight bias(const LayerPass& pass) const;
@@ -56,7 +72,8 @@ class Linear {
  private:
   Slot weight_;
   std::optional<Slot> bias_;
-  std::vector<int64_t> outputs_;  // of each projection
+  std::vector<int64_t> outputs_;  // this rank's of each projection
+  bool sums_ranks_;               // whether the inputs are cut
 };
 
 }  // namespace ringside::engine

@@ -29,6 +29,7 @@ enum class Feature {
   kAsyncUlysses,       // projections that overlap the exchange of heads
   kRoutes,             // routes of tokens to experts: recorded, replayed, balanced
   kRouterCorrections,  // of the choice of experts, outside the gradient
+  kTensorCut,          // matrices cut over the tensor-parallel ranks of its ParamTable
 };
 
 // Yes, or no and why.
@@ -64,15 +65,17 @@ struct TokenFlow {
   std::optional<sp::StateShape> state = {};  // of one that passes a state
 };
 
-// A mixer's constructor adds its weights to the layer's table, in the order of the unit.
-// Thread safety: immutable.
+// A mixer's constructor adds its weights to the layer's table, in the order of the unit. The
+// table's place says which part of its matrices this rank has; all numbers of heads and sizes that
+// the mixer gives are those of this rank. Thread safety: immutable.
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
 
   // What the layer adds to the residual stream. Differentiable.
-  // Shapes: normed_sE -> [s, E]; s may be 0.
-  // Collective over: the attention backend's group.
+  // Shapes: normed_sE -> [s, E]; s may be 0. With tensor parallelism s counts this rank's rows.
+  // Collective over: the tensor-parallel ranks; the attention backend's group. A rank without a
+  // head does not attend, nor do the ranks of that group.
   // Throws: c10::Error on shapes or dtypes that do not fit, and on a backend that lacks what the
   // mixer needs.
   virtual at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const = 0;
@@ -82,6 +85,9 @@ class TokenMixer {
 
   // What it needs from other tokens.
   virtual TokenFlow flow() const = 0;
+
+  // What tensor-parallel ranks exchange for it.
+  virtual TensorWidths tensor_widths() const = 0;
 
   // Its memory in training.
   virtual Cost cost(const MixerShape& shape) const = 0;
@@ -102,7 +108,7 @@ class ChannelMixer {
   virtual ~ChannelMixer() = default;
 
   // Shapes, throws: as TokenMixer::forward().
-  // Collective over: the ranks of the experts.
+  // Collective over: the tensor-parallel ranks; the ranks of the experts.
   virtual at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const = 0;
 
   // Yes, or no and why.
@@ -110,6 +116,9 @@ class ChannelMixer {
 
   // Where it sends each token.
   virtual Routing routing() const { return {}; }
+
+  // As TokenMixer::tensor_widths().
+  virtual TensorWidths tensor_widths() const = 0;
 
   // Its memory in training.
   virtual Cost cost(const MixerShape& shape) const = 0;

@@ -39,6 +39,24 @@ at::Tensor apply_mlp(const at::Tensor& x_sE, const LayerPass& pass,
   return value.defined() ? path + value : path;
 }
 
+std::vector<sp::Range> mlp_columns(int64_t size, const TensorPlace& place) {
+  constexpr int64_t kUnit = 8;
+  return place.ranks == 1 ? std::vector<sp::Range>{} : even_units(size, kUnit, place.ranks);
+}
+
+TensorCut own_outputs_cut(const std::vector<sp::Range>& columns_of) {
+  return columns_of.empty() ? TensorCut{} : cut_items(CutAlong::kRows, columns_of);
+}
+
+TensorCut own_inputs_cut(const std::vector<sp::Range>& columns_of) {
+  return columns_of.empty() ? TensorCut{} : cut_items(CutAlong::kColumns, columns_of);
+}
+
+int64_t own_columns(int64_t size, const std::vector<sp::Range>& columns_of,
+                    const TensorPlace& place) {
+  return columns_of.empty() ? size : columns_of[place.rank].size();
+}
+
 TiledRows tiled_rows(const MixerShape& shape, int64_t hidden) {
   const int64_t s = shape.tokens;
   if (shape.mlp_tile_tokens == 0) {

@@ -1,4 +1,5 @@
-// Tiles of an MLP's rows: what bounds the memory of its inner rows.
+// Tiles of an MLP's rows, which bound the memory of its inner rows, and the parts of its width that
+// tensor-parallel ranks have.
 //
 // Shapes: s = tokens, E = hidden size.
 #pragma once
@@ -12,6 +13,7 @@
 #include "engine/layers/cost.h"
 #include "engine/layers/layer_pass.h"
 #include "engine/layers/linear.h"
+#include "engine/params/tensor_cut.h"
 
 namespace ringside::engine {
 
@@ -23,6 +25,18 @@ using RowsOfMlp = std::function<at::Tensor(const at::Tensor& x_sE, const LayerPa
 // Shapes: x_sE -> [s, E].
 at::Tensor apply_mlp(const at::Tensor& x_sE, const LayerPass& pass,
                      const std::vector<const Linear*>& linears, const RowsOfMlp& mlp);
+
+// Columns of the inner rows that each tensor rank has: units of 8, which kernels want. Empty where
+// there is one rank.
+std::vector<sp::Range> mlp_columns(int64_t size, const TensorPlace& place);
+
+// Cuts of the projections to and from the inner rows; none for no columns.
+TensorCut own_outputs_cut(const std::vector<sp::Range>& columns_of);
+TensorCut own_inputs_cut(const std::vector<sp::Range>& columns_of);
+
+// This rank's columns; `size` for no columns.
+int64_t own_columns(int64_t size, const std::vector<sp::Range>& columns_of,
+                    const TensorPlace& place);
 
 // Rows of an MLP's backward that exist at a time, for its cost().
 struct TiledRows {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/nn/norm_options.h"
 #include "engine/nn/rope_scaling.h"
+#include "engine/ops/norm_options.h"
 #include "sp/plan/state_plan.h"
 
 namespace ringside::engine {
@@ -35,7 +35,10 @@ struct ExpertsConfig {
   double weight_factor = 1.0;
   int64_t shared_intermediate_size = 0;  // of the MLP that every token uses beside its experts
   bool gated_shared = false;             // Qwen3-Next: times the sigmoid of a gate
-  bool block_sparse_names = false;       // MiniMax-M2: tensors are named as Mixtral's
+  // Of clamped experts: the bound of gate and up, and the factor in the gate's sigmoid.
+  double gate_limit = 0.0;
+  double gate_alpha = 0.0;
+  bool block_sparse_names = false;  // MiniMax-M2: tensors are named as Mixtral's
   bool operator==(const ExpertsConfig&) const = default;
 };
 

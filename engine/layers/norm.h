@@ -8,11 +8,11 @@
 
 #include "engine/layers/layer_pass.h"
 #include "engine/layers/param_table.h"
-#include "engine/nn/rms_norm.h"
+#include "engine/ops/rms_norm.h"
 
 namespace ringside::engine {
 
-// The functions are those of engine/nn/rms_norm.h with this norm's weight.
+// The functions are those of engine/ops/rms_norm.h with this norm's weight.
 // Thread safety: immutable.
 class Norm {
  public:

@@ -20,22 +20,28 @@ enum class WeightPlace {
   kStack,    // in a unit of its own: one parameter, whose first dimension is the experts
 };
 
-// One weight of a layer: its shape, and the parameters that it is made of. They lie side by side in
-// the unit, in this order. Names are those of Hugging Face behind the layer's prefix; in kExperts,
-// behind that of one expert. Shapes in kExperts and kStack are those of one expert.
+// One weight of a layer: this rank's shape, and the parameters that it is made of. They lie side by
+// side in the unit, in this order. Names are those of Hugging Face behind the layer's prefix; in
+// kExperts, behind that of one expert. Parameters have their whole shapes and say how they are cut;
+// those of one weight are all cut or all whole. Shapes in kExperts and kStack are those of one
+// expert.
 struct WeightSpec {
   std::vector<int64_t> shape;
   std::vector<ParamSpec> params;
   WeightPlace place = WeightPlace::kLayer;
+
+  // Whether tensor-parallel ranks have parts of it.
+  bool is_cut() const { return params.front().cut.is_cut(); }
 };
 
 // One of the projections of a linear layer, which share its input.
 struct Projection {
   std::string module;  // "self_attn.q_proj"
   int64_t outputs = 0;
+  TensorCut cut = {};  // of its weight
 };
 
-// A linear layer in the table.
+// A linear layer in the table. Sizes are those of the whole layer, on every rank.
 struct LinearSpec {
   Slot weight = 0;
   int64_t inputs = 0;
@@ -47,12 +53,20 @@ struct LinearSpec {
 // Thread safety: const functions from any thread.
 class ParamTable {
  public:
+  // place: of this rank, for which the mixers enter their shapes. A place of one rank drops cuts.
+  explicit ParamTable(const TensorPlace& place = {}) : place_(place) {}
+
+  const TensorPlace& place() const { return place_; }
+
   // Returns the slot of the weight.
+  // Throws: std::invalid_argument when some of its parameters are cut and others whole.
   Slot add(WeightSpec weight);
-  // A weight that is one parameter.
+  // A weight that is one parameter, of which this rank has the piece that `cut` says.
+  // Throws: as piece_shape().
   Slot add(const std::string& name, const std::vector<int64_t>& shape,
-           WeightPlace place = WeightPlace::kLayer);
+           WeightPlace place = WeightPlace::kLayer, const TensorCut& cut = {});
   // The weight of a linear layer, whose parameters are "<module>.weight".
+  // Throws: std::invalid_argument unless all projections are whole or cut in the same direction.
   Slot add_linear(std::vector<Projection> projections, int64_t inputs);
 
   const std::vector<WeightSpec>& weights() const { return weights_; }
@@ -66,6 +80,7 @@ class ParamTable {
   Slot slot(const std::string& first_parameter) const;
 
  private:
+  TensorPlace place_;
   std::vector<WeightSpec> weights_;
   std::vector<LinearSpec> linears_;
 };

@@ -12,16 +12,24 @@ Bias bias(const ModelConfig& config) { return config.mlp_bias ? Bias::kAll : Bia
 }  // namespace
 
 SquaredReluMlp::SquaredReluMlp(const ModelConfig& config, ParamTable& table)
+    : SquaredReluMlp(config, table, mlp_columns(config.intermediate_size, table.place())) {}
+
+SquaredReluMlp::SquaredReluMlp(const ModelConfig& config, ParamTable& table,
+                               const std::vector<sp::Range>& columns_of)
     : hidden_(config.hidden_size),
-      size_(config.intermediate_size),
-      up_(table, {{"mlp.up_proj", size_}}, hidden_, bias(config)),
-      down_(table, {{"mlp.down_proj", hidden_}}, size_, bias(config)) {}
+      size_(own_columns(config.intermediate_size, columns_of, table.place())),
+      up_(table, {{"mlp.up_proj", config.intermediate_size, own_outputs_cut(columns_of)}}, hidden_,
+          bias(config)),
+      down_(table, {{"mlp.down_proj", hidden_, own_inputs_cut(columns_of)}},
+            config.intermediate_size, bias(config)) {}
 
 at::Tensor SquaredReluMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass) const {
-  return apply_mlp(normed_sE, pass, {&up_, &down_},
-                   [this](const at::Tensor& x_sE, const LayerPass& of_tile) {
-                     return down_(at::relu(up_(x_sE, of_tile)).square(), of_tile);
-                   });
+  const at::Tensor partial =
+      apply_mlp(gather_rows(normed_sE, pass.rows), pass, {&up_, &down_},
+                [this](const at::Tensor& x_sE, const LayerPass& of_tile) {
+                  return down_(at::relu(up_(x_sE, of_tile)).square(), of_tile);
+                });
+  return down_.summed(partial, pass);
 }
 
 Support SquaredReluMlp::supports(Feature feature) const {

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/layers/linear.h"
 #include "engine/layers/mixer.h"
@@ -18,13 +19,19 @@ class SquaredReluMlp final : public ChannelMixer {
   // Enters its weights, mlp.up_proj and mlp.down_proj, in the table.
   SquaredReluMlp(const ModelConfig& config, ParamTable& table);
 
-  // down(max(up x, 0)^2), in tiles of rows if the pass asks for them. Not collective.
+  // down(max(up x, 0)^2), in tiles of rows if the pass asks for them.
+  // Collective over: the tensor-parallel ranks, which divide the width as in GatedMlp.
   at::Tensor forward(const at::Tensor& normed_sE, const LayerPass& pass) const override;
   Support supports(Feature feature) const override;
+  TensorWidths tensor_widths() const override { return {hidden_, hidden_}; }
   Cost cost(const MixerShape& shape) const override;
 
  private:
-  int64_t hidden_, size_;
+  // columns_of: as mlp_columns().
+  SquaredReluMlp(const ModelConfig& config, ParamTable& table,
+                 const std::vector<sp::Range>& columns_of);
+
+  int64_t hidden_, size_;  // size: this rank's columns
   Linear up_, down_;
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/layers/decoder_layer.h"
+#include "engine/params/sharding.h"
 
 namespace ringside::engine {
 namespace {
@@ -33,6 +34,25 @@ bool is_known_target(std::string_view module) {
   return std::ranges::find(known, name_of(module)) != known.end();
 }
 
+bool cuts_rows(const TensorCut& cut) { return cut.is_cut() && cut.along == CutAlong::kRows; }
+
+// This tensor rank's rows or columns of a factor of a cut projection; the factor itself where the
+// cut goes along its other dim.
+at::Tensor own_part(const at::Tensor& factor, const TensorCut& cut, CutAlong along, int64_t rank) {
+  if (!cut.is_cut() || cut.along != along) {
+    return factor;
+  }
+  const int64_t dim = along == CutAlong::kRows ? 0 : 1;
+  std::vector<at::Tensor> ranges;
+  for (const sp::Range& range : cut.of_part[rank]) {
+    ranges.push_back(factor.narrow(dim, range.begin, range.size()));
+  }
+  if (ranges.empty()) {
+    return factor.narrow(dim, 0, 0);
+  }
+  return ranges.size() == 1 ? ranges.front() : at::cat(ranges, dim);
+}
+
 const AdapterOptions& checked(const AdapterOptions& options) {
   TORCH_CHECK(options.rank > 0 && options.alpha > 0, "adapters: rank ", options.rank, " and alpha ",
               options.alpha, ", expected both above 0");
@@ -51,9 +71,10 @@ const AdapterOptions& checked(const AdapterOptions& options) {
 
 }  // namespace
 
-std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(
-    const ModelConfig& config, const AdapterOptions& options) {
-  const std::vector<DecoderLayer> layers = make_layers(config);
+std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const ModelConfig& config,
+                                                                      const AdapterOptions& options,
+                                                                      const TensorPlace& tensor) {
+  const std::vector<DecoderLayer> layers = make_layers(config, tensor);
   std::string note;
   for (const DecoderLayer& layer : layers) {
     const Support tokens = layer.token_mixer().supports(Feature::kAdapters);
@@ -80,15 +101,15 @@ std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(
     for (const LinearSpec& linear : layer.table().linears()) {
       Fused kept{linear.weight, {}};
       int64_t row = 0;
-      for (const auto& [module, outputs] : linear.projections) {
+      for (const auto& [module, outputs, cut] : linear.projections) {
         if (in_all(module) && targeted.size() == 1) {
           names += (names.empty() ? "" : ", ") + name_of(module);
           found += is_target(options, module) ? 1 : 0;
         }
         if (in_all(module) && is_target(options, module)) {
-          kept.targets.push_back({module, linear.inputs, outputs, row});
+          kept.targets.push_back({module, linear.inputs, outputs, row, cut});
         }
-        row += outputs;
+        row += cuts_rows(cut) ? sp::total_size(cut.of_part[tensor.rank]) : outputs;
       }
       if (!kept.targets.empty()) {
         of_layer.push_back(std::move(kept));
@@ -125,8 +146,12 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
 }
 
 std::vector<ParamSpec> Adapters::factors(const ModelConfig& config, const AdapterOptions& options) {
-  return specs(config, options, targets_of_layers(config, checked(options)),
-               whole_stage(config).layers);
+  return factors(config, whole_stage(config), options);
+}
+
+std::vector<ParamSpec> Adapters::factors(const ModelConfig& config, const Stage& stage,
+                                         const AdapterOptions& options) {
+  return specs(config, options, targets_of_layers(config, checked(options)), stage.layers);
 }
 
 Adapters::Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions options,
@@ -134,7 +159,8 @@ Adapters::Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions
     : config_(config),
       stage_(stage),
       options_(std::move(options)),
-      layers_(targets_of_layers(config, checked(options_))),
+      tensor_(tensor_place(context)),
+      layers_(targets_of_layers(config, checked(options_), tensor_)),
       unit_("adapters", specs(config, options_, layers_, stage.layers), context) {}
 
 void Adapters::init_random(uint64_t seed) {
@@ -188,14 +214,21 @@ void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Ten
     factor_leaf = casts ? leaves[next].view(shapes[next]) : value;
     ++next;
   };
+  const auto keep_own = [&](at::Tensor& value, at::Tensor& factor_leaf, const TensorCut& cut,
+                            CutAlong along) {
+    value = own_part(value, cut, along, tensor_.rank);
+    factor_leaf = casts ? own_part(factor_leaf, cut, along, tensor_.rank) : value;
+  };
   for (const Fused& fused : layers_[layer]) {
     auto low_rank = std::make_shared<LowRank>();
     low_rank->scale = scale();
     take(low_rank->a, low_rank->a_leaf);
+    keep_own(low_rank->a, low_rank->a_leaf, fused.targets.front().cut, CutAlong::kColumns);
     for (const Target& target : fused.targets) {
       LowRank::Part& part = low_rank->parts.emplace_back();
       part.row = target.row;
       take(part.b, part.b_leaf);
+      keep_own(part.b, part.b_leaf, target.cut, CutAlong::kRows);
     }
     weights[fused.weight].low_rank = std::move(low_rank);
   }

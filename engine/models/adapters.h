@@ -15,6 +15,7 @@
 #include "engine/models/adapter_targets.h"
 #include "engine/models/stage.h"
 #include "engine/params/param_unit.h"
+#include "engine/params/tensor_cut.h"
 
 namespace ringside::engine {
 
@@ -37,7 +38,8 @@ void check_adapter_options(const ModelConfig& config, const AdapterOptions& opti
 class Adapters {
  public:
   // The factors of the stage's layers are zero, whole on every rank: context is one without
-  // sharding.
+  // sharding. Tensor-parallel ranks use the columns of A, or the rows of B, of their part of a
+  // projection; the sum of their gradients is that of the whole.
   // Throws: as check_adapter_options().
   Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions options,
            const ComputeContext& context);
@@ -50,6 +52,10 @@ class Adapters {
   // Name and shape of every factor of the whole model, layer by layer. Allocates nothing.
   // Throws: as the constructor.
   static std::vector<ParamSpec> factors(const ModelConfig& config, const AdapterOptions& options);
+
+  // Those of a stage of it.
+  static std::vector<ParamSpec> factors(const ModelConfig& config, const Stage& stage,
+                                        const AdapterOptions& options);
 
   // Of the whole model.
   const ModelConfig& config() const { return config_; }
@@ -76,7 +82,8 @@ class Adapters {
   struct Target {
     std::string module;  // "self_attn.q_proj"
     int64_t inputs, outputs;
-    int64_t row;  // of the fused output, the projection's first
+    int64_t row;    // of this rank's fused output, the projection's first
+    TensorCut cut;  // of the projection
     bool operator==(const Target&) const = default;
   };
   // Targets that share an input, so that their A are adjacent in the unit, before their B.
@@ -88,7 +95,8 @@ class Adapters {
   // The targets of every layer of the model. They are the same projections in each, perhaps at
   // other slots.
   static std::vector<std::vector<Fused>> targets_of_layers(const ModelConfig& config,
-                                                           const AdapterOptions& options);
+                                                           const AdapterOptions& options,
+                                                           const TensorPlace& tensor = {});
   // range: of the model's layers.
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,
                                       const std::vector<std::vector<Fused>>& layers,
@@ -97,6 +105,7 @@ class Adapters {
   ModelConfig config_;
   Stage stage_;
   AdapterOptions options_;
+  TensorPlace tensor_;
   std::vector<std::vector<Fused>> layers_;
   ParamUnit unit_;
 };

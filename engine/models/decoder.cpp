@@ -14,9 +14,10 @@
 #include "engine/layers/decoder_layer.h"
 #include "engine/layers/layer_pass.h"
 #include "engine/models/random_weights.h"
+#include "engine/models/sampling_panels.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/recompute.h"
-#include "engine/nn/rms_norm.h"
+#include "engine/ops/rms_norm.h"
 #include "engine/params/sharding.h"
 #include "sp/layout/range.h"
 
@@ -61,6 +62,13 @@ std::string describe(const Stage& stage) {
          std::to_string(stage.layers.end);
 }
 
+// The words of this tensor rank.
+VocabularyPart vocabulary_part(const ModelConfig& config, const ComputeContext& context) {
+  const TensorPlace place = tensor_place(context);
+  return {context.tensor == nullptr ? nullptr : context.tensor->ranks,
+          sp::even_part(config.vocab_size, place.ranks, place.rank), config.vocab_size};
+}
+
 void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tensor& positions_s) {
   const bool is_long = positions_s.dim() == 1 && positions_s.scalar_type() == at::kLong;
   if (decoder.stage().embeds) {
@@ -70,10 +78,13 @@ void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tens
     return;
   }
   const int64_t hidden = decoder.config().hidden_size;
-  TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == positions_s.size(0) &&
-                  input.size(1) == hidden && input.scalar_type() == decoder.compute_dtype(),
+  const int64_t tokens = is_long ? positions_s.size(0) : 0;
+  const RowParts parts = row_parts(decoder.context(), tokens);
+  const int64_t rows = parts.is_cut() ? parts.own().size() : tokens;
+  TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == rows && input.size(1) == hidden &&
+                  input.scalar_type() == decoder.compute_dtype(),
               describe(decoder.stage()), " does not embed; expected hidden states ",
-              decoder.compute_dtype(), " [s, ", hidden, "] and positions int64 [s], got ",
+              decoder.compute_dtype(), " [", rows, ", ", hidden, "] and positions int64 [s], got ",
               input.sizes(), " ", input.scalar_type(), " and ", positions_s.sizes(), " ",
               positions_s.scalar_type());
 }
@@ -115,7 +126,10 @@ std::vector<at::Tensor> leaves_of_layer(const DecoderUnits& units, int64_t index
   if (adapter_leaf.defined()) {
     return {adapter_leaf};
   }
-  std::vector<at::Tensor> leaves{units.layer_unit(index).flat()};
+  std::vector<at::Tensor> leaves;
+  for (const ParamUnit* unit : units.layer_units(index)) {
+    leaves.push_back(unit->flat());
+  }
   for (const ParamUnit* experts : units.experts(index)) {
     leaves.push_back(experts->flat());
   }
@@ -139,8 +153,8 @@ Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& c
         }
         unit.changed();
         if (storage.projections && layer != nullptr) {
-          quantised_.push_back(std::make_shared<const QuantisedLayer>(
-              *layer, unit, *storage.projections, whole_context(context_)));
+          quantised_.push_back(
+              std::make_shared<const QuantisedLayer>(*layer, unit, *storage.projections, context_));
           unit.release();
         }
       }) {
@@ -205,7 +219,7 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
   adapters_ =
-      std::make_unique<Adapters>(config_, stage_, std::move(options), whole_context(context_));
+      std::make_unique<Adapters>(config_, stage_, std::move(options), unsharded_context(context_));
   for (const auto& unit : units_.all()) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);
@@ -219,27 +233,20 @@ std::unique_ptr<Decoder> Decoder::without_adapters() const {
   return std::unique_ptr<Decoder>(new Decoder(*this, ParametersOf{}));
 }
 
-at::Tensor Decoder::effective_values(std::size_t unit, const at::Tensor& given) const {
-  const at::Tensor gathered =
-      given.defined() ? given : units_.all().at(unit)->gathered().gather_flat();
-  const std::optional<int64_t> found = units_.layer_of(unit);
-  if (has_plain_weights() || !found) {
-    return gathered;
-  }
-  const int64_t layer = *found;
-  const at::Tensor merged = quantised_.empty()
-                                ? gathered.to(context_.master, /*non_blocking=*/false,
-                                              /*copy=*/true)
-                                : quantised_[stage_.place(layer)]->unpack(context_.master);
-  if (adapters_ != nullptr) {
-    adapters_->merge_into(layer, merged);
-  }
-  return merged;
+namespace {
+
+// All weights of a layer but adapters. quantised: null for one that is not.
+std::vector<Weight> weights_of(const DecoderUnits& units, const QuantisedLayer* quantised,
+                               int64_t index) {
+  return quantised == nullptr ? units.layer_weights(index) : quantised->weights();
 }
+
+}  // namespace
 
 struct Decoder::ForwardPass {
   Ropes ropes;
   AttentionBackend& attention;
+  RowParts rows = {};
   ExpertNotes* experts = nullptr;
   ScopeChain scopes = {};
   std::shared_ptr<ActivationOffload> offload = nullptr;  // null without
@@ -247,14 +254,10 @@ struct Decoder::ForwardPass {
   int64_t expert_layer = 0;                     // the next one among the model's with experts
 };
 
-std::vector<Weight> Decoder::weights_of(int64_t index) const {
-  return quantised_.empty() ? units_.layer_weights(index)
-                            : quantised_[stage_.place(index)]->weights();
-}
-
 LayerPass Decoder::layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                               const std::shared_ptr<sp::KeptResults>& kept) const {
   LayerPass of_layer{{}, pass.ropes, attention};
+  of_layer.rows = pass.rows;
   if (layer(index).channel_mixer().routing().experts > 0) {
     of_layer.experts = {context_.experts ? context_.experts->ranks : nullptr,
                         kept,
@@ -292,7 +295,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
   };
   if (recomputes) {
     const auto segment = [this, run, index](const at::Tensor& hidden) {
-      std::vector<Weight> weights = weights_of(index);
+      std::vector<Weight> weights = weights_of(units_, quantised(index), index);
       // In the backward, where autograd is on, the layers come in the opposite order.
       units_.prefetch_layer(at::GradMode::is_enabled() ? index - 1 : index + 1);
       return run(std::move(weights), hidden);
@@ -301,7 +304,7 @@ at::Tensor Decoder::run_layer(int64_t index, const at::Tensor& hidden_sE, Forwar
                                  kept);
   }
   if (!quantised_.empty()) {
-    return run(weights_of(index), hidden_sE);
+    return run(weights_of(units_, quantised(index), index), hidden_sE);
   }
   const auto segment = [&](const std::vector<Weight>& matrices, const at::Tensor& hidden) {
     units_.prefetch_layer(index + 1);
@@ -321,6 +324,7 @@ Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, Attentio
   }
   return {.ropes = std::move(ropes),
           .attention = attention,
+          .rows = row_parts(context_, positions.size(0)),
           .experts = experts,
           .expert_layer = expert_layers_before(config_, stage_)};
 }
@@ -334,7 +338,10 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
   at::Tensor hidden_sE = input;
   if (stage_.embeds) {
     const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
-    hidden_sE = scaled(config_, context_.compute, embed(table, input));
+    const VocabularyPart words = vocabulary_part(config_, context_);
+    hidden_sE = scaled(config_, context_.compute,
+                       words.is_cut() ? scatter_rows(embed_part(table, input, words), pass.rows)
+                                      : embed(table, input));
   }
   units_.prefetch_layer(stage_.layers.begin);
   pass.adapter_leaves = leaves_of_adapters(adapters(), stage_);
@@ -376,17 +383,21 @@ DecoderWeights Decoder::materialize() const {
   }
   const std::vector<at::Tensor> leaves = leaves_of_adapters(adapters(), stage_);
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
-    std::vector<Weight> of_layer = weights_of(i);
+    std::vector<Weight> of_layer = weights_of(units_, quantised(i), i);
     if (const at::Tensor& leaf = leaves[stage_.place(i)]; leaf.defined()) {
       adapters_->attach(i, of_layer, leaf, context_.compute);
+    }
+    for (const LinearSpec& linear : layer(i).table().linears()) {
+      pack_for_sampling(of_layer[linear.weight], context_);
     }
     weights.layers.push_back(std::move(of_layer));
   }
   if (stage_.scores) {
     weights.final_norm_E = units_.final_norm().gathered().materialize(context_.compute)[0].value;
     weights.head_VE = config_.tie_word_embeddings && stage_.embeds
-                          ? weights.embedding_VE
-                          : units_.head().gathered().materialize(context_.compute)[0].value;
+                          ? Weight(weights.embedding_VE)
+                          : units_.head().gathered().materialize(context_.compute)[0];
+    pack_for_sampling(weights.head_VE, context_);
   }
   return weights;
 }
@@ -407,22 +418,25 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
-                           const at::Tensor& temperature_n) const {
+                           const at::Tensor& temperature_n, const EntryParts& entries) const {
   check_scores(stage_);
-  const UnitShapes cut{context_.compute, {units_.head().specs().front().shape}};
+  const VocabularyPart part = vocabulary_part(config_, context_);
+  const UnitShapes cut{context_.compute, {{part.words.size(), config_.hidden_size}}};
   // Both divide the logits.
   const at::Tensor divisor_n = config_.multipliers.logits_divisor == 1.0
                                    ? temperature_n
                                    : temperature_n * config_.multipliers.logits_divisor;
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
-        hidden, weights[0], targets_n, divisor_n,
-        token_score_rows(hidden.options(), config_.vocab_size, activations_.logit_chunk_bytes));
+        hidden, weights[0], entries.gathered_order(targets_n), entries.gathered_order(divisor_n),
+        token_score_rows(hidden.options(), part.words.size(), activations_.logit_chunk_bytes),
+        part);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   ScopeChain chain;
-  const auto scores = run_with_weights(units_.head().gathered(), cut, hidden_nE, run, chain);
-  return {scores[0], scores[1]};
+  const auto scores = run_with_weights(units_.head().gathered(), cut,
+                                       gather_rows(hidden_nE, entries.ranks), run, chain);
+  return {entries.entry_order(scores[0]), entries.entry_order(scores[1])};
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {

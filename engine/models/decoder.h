@@ -27,7 +27,8 @@
 #include "engine/nn/attention_backend.h"
 #include "engine/nn/expert_pass.h"
 #include "engine/nn/rope.h"
-#include "engine/nn/token_scores.h"
+#include "engine/nn/tensor_rows.h"
+#include "engine/ops/token_scores.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/unit_scope.h"
 
@@ -36,12 +37,13 @@ namespace ringside::engine {
 struct LayerPass;
 
 // Every parameter in compute dtype, split for use. For fp32 and fp64 these are views of the master
-// buffers. Undefined where the decoder is a stage without them.
+// buffers. Linear layers and the head have packed copies beside them, as ProductPlan says.
+// Undefined where the decoder is a stage without them.
 struct DecoderWeights {
   at::Tensor embedding_VE;
   std::vector<std::vector<Weight>> layers;  // of the stage's layers, by slot
   at::Tensor final_norm_E;
-  at::Tensor head_VE;
+  Weight head_VE;
 };
 
 // Thread safety: const functions from any thread while no thread writes parameters.
@@ -86,21 +88,15 @@ class Decoder {
   // Throws: c10::Error without adapters.
   std::unique_ptr<Decoder> without_adapters() const;
 
-  // The values of units()[unit] as they act, outside autograd: unpacked, or with adapters merged
-  // into them, in the master dtype; otherwise the flat buffer itself.
-  // gathered: the unit's own values, as gather_flat() returned them; undefined: they are gathered.
-  // Shapes: [the unit's numel()].
-  // Collective, unless `gathered` is given, over: the shard of a sharded unit; the ranks of the
-  // experts for theirs.
-  // Throws: std::out_of_range when there is no such unit.
-  at::Tensor effective_values(std::size_t unit, const at::Tensor& gathered = {}) const;
-
   // Hidden states in the compute dtype: after the final norm where the stage scores, otherwise
   // behind its last layer. The backend must outlive the backward.
   // input: token ids of a stage that embeds, otherwise the hidden states that the stage before it
   // returned; these require a gradient where that stage is trained. experts: of the whole model.
-  // Shapes: ids, positions_s: int64 [s], s may be 0; hidden states [s, E], in and out.
-  // Collective over: the ranks of the experts; the backend's group, if it has one: one call of
+  // Shapes: ids, positions_s: int64 [s], s may be 0; hidden states [s, E], in and out. With tensor
+  // parallelism every tensor rank has the same ids and positions, hidden states are those of its
+  // own rows (row_parts()), and so are the routes of `experts`.
+  // Collective over: the tensor-parallel ranks; the ranks of the experts; the backend's group, if
+  // it has one: one call of
   // attend() or mix() for each layer. The backward calls attend() once more per layer with
   // Recompute::kFull, and mix() with any recomputation.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
@@ -115,8 +111,7 @@ class Decoder {
                      const at::Tensor& positions_s, AttentionBackend& attention,
                      ExpertNotes* experts = nullptr) const;
 
-  // All weights, outside autograd. In bf16 and of a sharded decoder a snapshot, otherwise views
-  // that follow the master values.
+  // All weights, outside autograd, for as long as the parameters stay as they are.
   // Collective over: the shard of a sharded decoder.
   DecoderWeights materialize() const;
 
@@ -128,11 +123,14 @@ class Decoder {
   void move_router_corrections(const at::Tensor& routes_LX, double rate);
 
   // Log-probs and entropies of targets_n (int64) under softmax(lm_head(hidden_nE) / temperature_n).
-  // Computed in chunks of rows, never [n, V] at once. Differentiable. n may be 0.
-  // Collective over: the shard of a sharded decoder, also in the backward.
+  // Computed in chunks of rows, never [n, V] at once. Differentiable. n may be 0. entries: with
+  // tensor parallelism hidden_nE has those of this rank's own rows, in order; all else is of all
+  // entries, on every tensor rank.
+  // Collective over: the tensor-parallel ranks and the shard of a sharded decoder, also in the
+  // backward.
   // Throws: as token_scores(); c10::Error for a stage that does not score.
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
-                    const at::Tensor& temperature_n) const;
+                    const at::Tensor& temperature_n, const EntryParts& entries = {}) const;
 
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
@@ -158,6 +156,12 @@ class Decoder {
   // receive no gradient: move_router_corrections() alone changes them.
   std::vector<ParamUnit*> units();
   std::vector<const ParamUnit*> units() const;
+  // All of them: which unit holds which part, and the units of an export.
+  const DecoderUnits& parameters() const { return units_; }
+  // Layer i of the stage where it is quantised; null otherwise.
+  const QuantisedLayer* quantised(int64_t i) const {
+    return quantised_.empty() ? nullptr : quantised_[stage_.place(i)].get();
+  }
 
  private:
   struct ParametersOf {};
@@ -165,8 +169,6 @@ class Decoder {
   Decoder(const Decoder& other, ParametersOf);
   // What the layers of one forward share.
   struct ForwardPass;
-  // All weights of a layer but adapters.
-  std::vector<Weight> weights_of(int64_t index) const;
   // A layer's own part of the pass. kept: the results that it keeps if it is recomputed.
   LayerPass layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                        const std::shared_ptr<sp::KeptResults>& kept) const;

@@ -1,6 +1,7 @@
 #include "engine/models/decoder_units.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <iterator>
@@ -19,11 +20,12 @@ std::string correction_name(const ModelConfig& config, int64_t layer) {
          (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
-std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range) {
+std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range,
+                                    const TensorPlace& tensor) {
   std::vector<DecoderLayer> layers;
   layers.reserve(range.size());
   for (int64_t i = range.begin; i < range.end; ++i) {
-    layers.emplace_back(config, i);
+    layers.emplace_back(config, i, tensor);
   }
   return layers;
 }
@@ -43,12 +45,21 @@ std::vector<ParamSpec> correction_specs(const ModelConfig& config, int64_t first
   return specs;
 }
 
-// The units of a stage, in order. layers: of the stage.
+// How the ranks divide the words of embedding and head.
+TensorCut vocabulary_cut(const ModelConfig& config, const TensorPlace& tensor) {
+  return tensor.ranks == 1
+             ? TensorCut{}
+             : cut_items(CutAlong::kRows, even_items(config.vocab_size, tensor.ranks));
+}
+
+// The units of a stage, in order. layers: of the stage, for a rank at this place.
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
-                                  const std::vector<DecoderLayer>& layers) {
+                                  const std::vector<DecoderLayer>& layers,
+                                  const TensorPlace& tensor) {
   const std::vector<int64_t> table{config.vocab_size, config.hidden_size};
   const std::string prefix = trunk_prefix(config);
-  const ParamSpec embedding{prefix + "embed_tokens.weight", table};
+  const TensorCut words = vocabulary_cut(config, tensor);
+  const ParamSpec embedding{prefix + "embed_tokens.weight", table, false, words};
   std::vector<UnitSpecs> units;
   if (stage.embeds) {
     units.push_back({UnitRole::kEmbedding, "embedding", {embedding}});
@@ -56,7 +67,11 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::string name =
         "layers." + std::to_string(stage.layers.begin + static_cast<int64_t>(i));
-    units.push_back({UnitRole::kLayer, name, layers[i].specs()});
+    for (std::vector<ParamSpec>& specs : layers[i].unit_specs()) {
+      const bool is_whole = tensor.ranks > 1 && !specs.front().cut.is_cut();
+      units.push_back({is_whole ? UnitRole::kWhole : UnitRole::kLayer,
+                       is_whole ? name + ".whole" : name, std::move(specs)});
+    }
     for (std::vector<ParamSpec>& specs : layers[i].experts_specs()) {
       units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
     }
@@ -65,8 +80,9 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
     units.push_back(
         {UnitRole::kFinalNorm, "final_norm", {{prefix + "norm.weight", {config.hidden_size}}}});
   }
-  if (stage.scores && (!config.tie_word_embeddings || copies_embedding(config, stage))) {
-    const ParamSpec own{config.on_disk.head, table};
+  if (stage.scores && stage.vocabulary &&
+      (!config.tie_word_embeddings || copies_embedding(config, stage))) {
+    const ParamSpec own{config.on_disk.head, table, false, words};
     units.push_back({UnitRole::kHead, "head", {config.tie_word_embeddings ? embedding : own}});
   }
   if (const auto corrections = correction_specs(config, stage.layers.begin, layers);
@@ -97,31 +113,72 @@ std::shared_ptr<ParamUnit> experts_unit(UnitSpecs unit, const ModelConfig& confi
   return std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context, std::move(parts));
 }
 
+std::vector<ParamSpec> without_cuts(std::vector<ParamSpec> specs) {
+  for (ParamSpec& spec : specs) {
+    spec.cut = {};
+  }
+  return specs;
+}
+
+// The context of a unit's parameters.
+ComputeContext context_of(const UnitSpecs& unit, ComputeContext context) {
+  if (unit.role == UnitRole::kCorrections) {
+    return unsharded_context(context);
+  }
+  const bool is_cut = !unit.specs.empty() && unit.specs.front().cut.is_cut();
+  return is_cut ? context : undivided_context(std::move(context));
+}
+
 std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
-                                     ComputeContext context, const WeightStorage& storage) {
+                                     const ComputeContext& of_model, const WeightStorage& storage) {
   const bool is_packed = storage.projections && unit.role == UnitRole::kLayer;
   const bool is_frozen = storage.is_frozen() && !is_packed;
+  ComputeContext context = is_packed ? whole_context(of_model) : context_of(unit, of_model);
   if (is_frozen && !unit.specs.empty()) {  // no master copy, not even for a moment
     context.master = widened_dtype(unit.specs.front(), context.compute);
   }
-  std::shared_ptr<ParamUnit> made;
-  if (unit.role == UnitRole::kExperts) {
-    made = experts_unit(std::move(unit), config, context);
-  } else {
-    const bool is_whole = is_packed || unit.role == UnitRole::kCorrections;
-    made = std::make_shared<ParamUnit>(unit.name, std::move(unit.specs),
-                                       is_whole ? whole_context(context) : context);
-  }
+  std::shared_ptr<ParamUnit> made =
+      unit.role == UnitRole::kExperts
+          ? experts_unit(std::move(unit), config, context)
+          : std::make_shared<ParamUnit>(unit.name, std::move(unit.specs), context);
   if (is_frozen) {
     made->freeze(context.compute);
   }
   return made;
 }
 
+// The units of a stage that are made. Packed projections are cut once they are packed.
+std::vector<UnitSpecs> made_specs(const ModelConfig& config, const Stage& stage,
+                                  const std::vector<DecoderLayer>& layers,
+                                  const ComputeContext& context, const WeightStorage& storage) {
+  std::vector<UnitSpecs> units = unit_specs(config, stage, layers, tensor_place(context));
+  if (!storage.projections || context.tensor == nullptr) {
+    return units;
+  }
+  std::vector<UnitSpecs> whole;
+  for (UnitSpecs& unit : units) {
+    if (unit.role == UnitRole::kWhole) {
+      std::ranges::move(unit.specs, std::back_inserter(whole.back().specs));
+      continue;
+    }
+    whole.push_back(std::move(unit));
+    if (whole.back().role == UnitRole::kLayer) {
+      whole.back().specs = without_cuts(std::move(whole.back().specs));
+    }
+  }
+  return whole;
+}
+
 }  // namespace
 
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config) {
-  return unit_specs(config, whole_stage(config), make_layers(config));
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const TensorPlace& tensor) {
+  return unit_specs(config, whole_stage(config), make_layers(config, tensor), tensor);
+}
+
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
+                                  const TensorPlace& tensor) {
+  check_stage(config, stage);
+  return unit_specs(config, stage, layers_of(config, stage.layers, tensor), tensor);
 }
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
@@ -135,8 +192,59 @@ std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
 ComputeContext whole_context(ComputeContext context) {
   context.sharding = nullptr;
   context.experts = nullptr;
+  context.pipeline = nullptr;
+  context.tensor = nullptr;
   context.host_master = context.host_values = context.host_moments = false;
   return context;
+}
+
+ComputeContext undivided_context(ComputeContext context) {
+  if (context.tensor != nullptr) {
+    context.sharding = context.tensor->whole;
+  }
+  return context;
+}
+
+ComputeContext unsharded_context(ComputeContext context) {
+  const auto tensor = context.tensor;
+  context = whole_context(std::move(context));
+  context.tensor = tensor;
+  return context;
+}
+
+at::Tensor joined_values(const UnitLayout& whole, const std::vector<UnitLayout>& layouts,
+                         const std::vector<at::Tensor>& values) {
+  if (layouts.size() == 1 && std::ranges::equal(layouts.front().specs(), whole.specs(), {},
+                                                &ParamSpec::name, &ParamSpec::name)) {
+    return values.front();
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor all = at::empty({whole.numel()}, values.front().options());
+  int64_t elements = 0;
+  for (std::size_t unit = 0; unit < layouts.size(); ++unit) {
+    for (std::size_t i = 0; i < layouts[unit].specs().size(); ++i) {
+      const auto found =
+          std::ranges::find(whole.specs(), layouts[unit].specs()[i].name, &ParamSpec::name);
+      TORCH_CHECK(found != whole.specs().end(), "unit ", whole.name(), " has no parameter ",
+                  layouts[unit].specs()[i].name);
+      whole.view_of(all, found - whole.specs().begin())
+          .copy_(layouts[unit].view_of(values[unit], i));
+    }
+    elements += layouts[unit].numel();
+  }
+  TORCH_CHECK(elements == whole.numel(), "unit ", whole.name(), " has ", whole.numel(),
+              " elements, its parts ", elements);
+  return all;
+}
+
+at::Tensor gathered_values(const ExportPlan& plan) {
+  std::vector<UnitLayout> layouts;
+  std::vector<at::Tensor> values;
+  for (const ParamUnit* unit : plan.units) {
+    layouts.push_back(unit->layout());
+    values.push_back(unit->gathered().gather_flat());
+  }
+  return joined_values(plan.layout, layouts, values);
 }
 
 DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
@@ -144,8 +252,9 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
                            const OnUnit& on_unit)
     : config_(config), stage_(stage), context_(context) {
   check_stage(config, stage);
-  layers_ = std::make_shared<const std::vector<DecoderLayer>>(layers_of(config, stage.layers));
-  for (UnitSpecs& unit : unit_specs(config, stage, *layers_)) {
+  layers_ = std::make_shared<const std::vector<DecoderLayer>>(
+      layers_of(config, stage.layers, tensor_place(context)));
+  for (UnitSpecs& unit : made_specs(config, stage, *layers_, context, storage)) {
     const UnitRole role = unit.role;
     all_.push_back(make_unit(std::move(unit), config, context, storage));
     register_newest(role);
@@ -161,8 +270,11 @@ void DecoderUnits::register_newest(UnitRole role) {
       head_ = config_.tie_word_embeddings && stage_.scores ? embedding_ : nullptr;
       break;
     case UnitRole::kLayer:
-      layer_units_.push_back(all_.size() - 1);
+      layer_units_.push_back({all_.size() - 1});
       experts_.emplace_back();
+      break;
+    case UnitRole::kWhole:
+      layer_units_.back().push_back(all_.size() - 1);
       break;
     case UnitRole::kExperts:
       experts_.back().push_back(all_.size() - 1);
@@ -181,6 +293,14 @@ void DecoderUnits::register_newest(UnitRole role) {
 
 const DecoderLayer& DecoderUnits::layer(int64_t i) const { return layers_->at(stage_.place(i)); }
 
+std::vector<ParamUnit*> DecoderUnits::layer_units(int64_t i) const {
+  std::vector<ParamUnit*> units;
+  for (const std::size_t unit : layer_units_[stage_.place(i)]) {
+    units.push_back(all_[unit].get());
+  }
+  return units;
+}
+
 std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
   std::vector<const ParamUnit*> units;
   for (const std::size_t unit : experts_[stage_.place(i)]) {
@@ -190,10 +310,33 @@ std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
 }
 
 std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
-  const auto found = std::ranges::find(layer_units_, unit);
-  return found == layer_units_.end()
-             ? std::nullopt
-             : std::make_optional(stage_.layers.begin + (found - layer_units_.begin()));
+  for (std::size_t layer = 0; layer < layer_units_.size(); ++layer) {
+    if (std::ranges::find(layer_units_[layer], unit) != layer_units_[layer].end()) {
+      return stage_.layers.begin + static_cast<int64_t>(layer);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<ExportPlan> DecoderUnits::export_plans() const {
+  std::vector<ExportPlan> plans;
+  for (std::size_t unit = 0; unit < all_.size(); ++unit) {
+    const UnitLayout& layout = all_[unit]->layout();
+    const std::optional<int64_t> layer = layer_of(unit);
+    if (context_.tensor == nullptr) {
+      plans.push_back({layout, {all_[unit].get()}, layer});
+    } else if (!layer) {
+      plans.push_back(
+          {UnitLayout(layout.name(), without_cuts(layout.specs())), {all_[unit].get()}});
+    } else if (!plans.empty() && plans.back().layer == layer) {
+      plans.back().units.push_back(all_[unit].get());
+    } else {
+      plans.push_back({UnitLayout(layout.name(), DecoderLayer(config_, *layer).specs()),
+                       {all_[unit].get()},
+                       layer});
+    }
+  }
+  return plans;
 }
 
 std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
@@ -203,7 +346,12 @@ std::vector<ScopedUnit> DecoderUnits::scoped_units(int64_t i) const {
       sharding == nullptr
           ? all
           : sp::even_part(all, sharding->ranks->size(), sharding->ranks->rank()).size();
-  std::vector<ScopedUnit> units{{&layer_unit(i).gathered(), layer(i).shapes(context_.compute)}};
+  std::vector<ScopedUnit> units;
+  const std::vector<ParamUnit*> own = layer_units(i);
+  const std::vector<UnitShapes> shapes = layer(i).unit_shapes(context_.compute);
+  for (std::size_t unit = 0; unit < own.size(); ++unit) {
+    units.push_back({&own[unit]->gathered(), shapes[unit]});
+  }
   const std::vector<UnitShapes> cuts = layer(i).experts_shapes(mine, context_.compute);
   for (std::size_t unit = 0; unit < cuts.size(); ++unit) {
     units.push_back({&all_[experts_[stage_.place(i)][unit]]->gathered(), cuts[unit]});
@@ -234,7 +382,9 @@ void DecoderUnits::prefetch_layer(int64_t i) const {
   if (i < stage_.layers.begin || i >= stage_.layers.end) {
     return;
   }
-  layer_unit(i).gathered().prefetch(context_.compute);
+  for (const ParamUnit* unit : layer_units(i)) {
+    unit->gathered().prefetch(context_.compute);
+  }
   for (const ParamUnit* unit : experts(i)) {
     unit->gathered().prefetch(context_.compute);
   }

@@ -1,4 +1,8 @@
 // Parameter units of a decoder or of a stage of one, and which part of the model each holds.
+//
+// With tensor parallelism a layer has two units beside its experts': the matrices that ranks
+// divide, and what each rank uses whole, such as norms and routers. The gradient of the second is
+// summed over the tensor-parallel ranks, too, which hold different rows of the residual stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +26,7 @@ namespace ringside::engine {
 
 class DecoderLayer;
 
-enum class UnitRole { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kCorrections };
+enum class UnitRole { kEmbedding, kLayer, kWhole, kExperts, kFinalNorm, kHead, kCorrections };
 
 struct UnitSpecs {
   UnitRole role;
@@ -30,11 +34,16 @@ struct UnitSpecs {
   std::vector<ParamSpec> specs;
 };
 
-// The units of a model, in the order of Decoder::units(). Allocates nothing.
-std::vector<UnitSpecs> unit_specs(const ModelConfig& config);
-
-// Name and shape of every parameter of a model, in the order of Decoder::units(). Allocates
+// The units of a model, in the order of Decoder::units(), for a rank at this place. Allocates
 // nothing.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const TensorPlace& tensor = {});
+
+// Those of a stage of it.
+std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
+                                  const TensorPlace& tensor = {});
+
+// Name and shape of every parameter of a model, in the order of Decoder::units() without tensor
+// parallelism, which is that of an export. Allocates nothing.
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 
 // What is kept of a decoder's parameters.
@@ -46,33 +55,61 @@ struct WeightStorage {
   bool is_frozen() const { return frozen || projections.has_value(); }
 };
 
-// The context of parameters that every rank holds whole, on its device.
+// The context of a model that every rank holds whole, on its device, outside any sharding.
 ComputeContext whole_context(ComputeContext context);
+
+// The context of parameters that tensor-parallel ranks use whole: sharded over them, too.
+ComputeContext undivided_context(ComputeContext context);
+
+// As whole_context(), for parameters of a model that is sharded: their gradients are summed over
+// the tensor-parallel ranks, too.
+ComputeContext unsharded_context(ComputeContext context);
+
+// What the parameters of one unit of an export are: those of one unit of a model without tensor
+// parallelism, wherever this model's units have them.
+struct ExportPlan {
+  UnitLayout layout;
+  std::vector<const ParamUnit*> units;
+  std::optional<int64_t> layer = {};  // of the model, whose parameters but experts' it has
+};
+
+// The whole flat buffer of `whole` from those of layouts that together have its parameters.
+// Shapes: values[i] [layouts[i].numel()] -> [whole.numel()].
+// Throws: c10::Error when they have not.
+at::Tensor joined_values(const UnitLayout& whole, const std::vector<UnitLayout>& layouts,
+                         const std::vector<at::Tensor>& values);
+
+// The plan's values, outside autograd: a view of them where one unit has them all, on this rank.
+// Shapes: [the plan's elements].
+// Collective over: as GatheredUnit::gather_flat() of its units.
+at::Tensor gathered_values(const ExportPlan& plan);
 
 // Copies share the units.
 class DecoderUnits {
  public:
   // Called with each unit as soon as its memory is there, its values zero. layer: null but for the
-  // unit of a layer without its experts. May release the unit.
+  // first unit of a layer. May release the unit.
   using OnUnit = std::function<void(ParamUnit& unit, const DecoderLayer* layer)>;
 
-  // Makes the units of a stage one after another. With packed projections a layer's unit is in the
-  // master dtype and whole on every rank, until on_unit() has packed it.
+  // Makes the units of a stage one after another. With packed projections a layer has one unit but
+  // its experts', in the master dtype and whole on every rank, until on_unit() has packed it.
   // Throws: as check_stage(); c10::Error when there are fewer experts than ranks that hold them, or
   // when experts that are one tensor (GPT-OSS) shall be divided over ranks; what on_unit throws.
   DecoderUnits(const ModelConfig& config, const Stage& stage, const ComputeContext& context,
                const WeightStorage& storage, const OnUnit& on_unit);
 
-  // Embedding, layers in order, each followed by its experts if it has any, final norm, a head that
+  // Embedding, layers in order, each followed by its whole parameters if tensor-parallel ranks
+  // divide the others, and by its experts if it has any, final norm, a head that
   // is no other unit of the stage, and last the corrections of routers: of these what the stage
   // has. The corrections are whole on every rank.
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
   // Of a stage that embeds.
   const ParamUnit& embedding() const { return *embedding_; }
-  // Layer i of the model, one of the stage's: what it computes, and its unit, without its experts.
+  // Layer i of the model, one of the stage's: what it computes, and its units, without its
+  // experts'.
   const DecoderLayer& layer(int64_t i) const;
-  ParamUnit& layer_unit(int64_t i) const { return *all_[layer_units_[stage_.place(i)]]; }
+  std::vector<ParamUnit*> layer_units(int64_t i) const;
   // The units of the experts of layer i, in order; empty for a layer without experts.
   std::vector<const ParamUnit*> experts(int64_t i) const;
   // Of a stage that scores.
@@ -83,7 +120,10 @@ class DecoderUnits {
   // The layer of the model whose parameters but experts all()[unit] has; nullopt for other units.
   std::optional<int64_t> layer_of(std::size_t unit) const;
 
-  // The units of layer i, its experts' behind its own, each cut into matrices for
+  // The export of all(), in the same order. The same for any number of tensor-parallel ranks.
+  std::vector<ExportPlan> export_plans() const;
+
+  // The units of layer i, its experts' behind its own ones, each cut into matrices for
   // DecoderLayer::weights_of(): of the experts this rank's part.
   std::vector<ScopedUnit> scoped_units(int64_t i) const;
   // All weights of a layer, in the compute dtype.
@@ -108,7 +148,7 @@ class DecoderUnits {
   ComputeContext context_;
   std::vector<std::shared_ptr<ParamUnit>> all_;
   std::shared_ptr<const std::vector<DecoderLayer>> layers_;  // of the stage
-  std::vector<std::size_t> layer_units_;                     // each layer's place in all_
+  std::vector<std::vector<std::size_t>> layer_units_;        // each layer's places in all_
   std::vector<std::vector<std::size_t>> experts_;            // of its experts
   // Among all_; null where the stage has none.
   std::shared_ptr<ParamUnit> embedding_, final_norm_, head_, corrections_;

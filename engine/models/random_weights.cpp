@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "engine/models/decoder_units.h"
 
@@ -19,18 +21,24 @@ bool is_drawn(const ParamSpec& spec) {
   return spec.shape.size() > 1 && !spec.name.ends_with("bias");
 }
 
-// slice: this rank's of the `numel` values; nullopt: none is. Drawn in fp64, so that decoders of
-// either master dtype start from the same model.
-void draw_normal(int64_t numel, const std::optional<NamedSlice>& slice, double std,
+// What the names of a layer's parameters begin with; empty for those of no layer.
+std::string_view layer_part(std::string_view name) {
+  const std::size_t number = name.find("layers.");
+  return number == std::string_view::npos ? std::string_view()
+                                          : name.substr(0, name.find('.', number + 7));
+}
+
+// Drawn in fp64, so that decoders of either master dtype start from the same model. slices: this
+// rank's of the values.
+void draw_normal(const ParamSpec& spec, const std::vector<NamedSlice>& slices, double std,
                  at::Generator& generator) {
+  const int64_t numel = spec.numel();
   for (int64_t begin = 0, end = 0; begin < numel; begin = end) {
     end = numel - begin < 2 * kDrawn ? numel : begin + kDrawn;
-    const at::Tensor drawn = at::normal(0.0, std, {end - begin}, generator, at::kDouble);
-    const int64_t first = slice ? std::max(begin, slice->begin) : end;
-    const int64_t last = slice ? std::min(end, slice->end()) : end;
-    if (first < last) {  // else other ranks have it
-      slice->values.narrow(0, first - slice->begin, last - first)
-          .copy_(drawn.narrow(0, first - begin, last - first));
+    const NamedSlice drawn{spec.name, spec.shape, begin,
+                           at::normal(0.0, std, {end - begin}, generator, at::kDouble)};
+    for (const NamedSlice& slice : slices) {
+      copy_shared(drawn, slice);
     }
   }
 }
@@ -44,7 +52,7 @@ RandomWeights::RandomWeights(const ModelConfig& config, uint64_t seed, double st
       norms_plus_one_(config.norms_plus_one),
       specs_(decoder_specs(config)) {}
 
-void RandomWeights::skip_to(const std::string& name) {
+void RandomWeights::skip_to(const std::string& name, bool keeps_skipped) {
   const auto found = std::ranges::find(specs_, name, &ParamSpec::name);
   TORCH_CHECK(found != specs_.end(), "random weights: ", name, " is no parameter of the model");
   const auto place = static_cast<std::size_t>(found - specs_.begin());
@@ -54,21 +62,35 @@ void RandomWeights::skip_to(const std::string& name) {
   }
   for (; next_ < place; ++next_) {
     if (is_drawn(specs_[next_])) {
-      draw_normal(specs_[next_].numel(), std::nullopt, std_, generator_);
+      if (keeps_skipped && layer_part(specs_[next_].name) == layer_part(name)) {
+        skipped_.insert_or_assign(specs_[next_].name, generator_.clone());
+      }
+      draw_normal(specs_[next_], {}, std_, generator_);
     }
   }
 }
 
+at::Generator& RandomWeights::generator_at(const std::string& name, bool keeps_skipped) {
+  if (const auto skipped = skipped_.find(name); skipped != skipped_.end()) {
+    passed_ = std::move(skipped->second);
+    skipped_.erase(skipped);
+    return passed_;
+  }
+  if (next_ == specs_.size() || specs_[next_].name != name) {
+    skip_to(name, keeps_skipped);
+  }
+  ++next_;
+  return generator_;
+}
+
 void RandomWeights::operator()(const ParamUnit& unit) {
   const at::NoGradGuard no_grad;
-  if (next_ == specs_.size() || specs_[next_].name != unit.specs().front().name) {
-    skip_to(unit.specs().front().name);
-  }
-  next_ += unit.specs().size();
+  const bool is_cut = unit.layout().num_parts() > 1;
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
     const ParamSpec& spec = unit.specs()[i];
     if (is_drawn(spec)) {
-      draw_normal(spec.numel(), unit.storage().slice_of(unit.flat().detach(), i), std_, generator_);
+      draw_normal(spec, unit.storage().slices_of(unit.flat().detach(), i), std_,
+                  generator_at(spec.name, is_cut));
       continue;
     }
     // A norm multiplies by 1.

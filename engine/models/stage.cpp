@@ -33,7 +33,7 @@ void check_stage(const ModelConfig& config, const Stage& stage) {
 }
 
 bool copies_embedding(const ModelConfig& config, const Stage& stage) {
-  return config.tie_word_embeddings && stage.scores && !stage.embeds;
+  return config.tie_word_embeddings && stage.scores && stage.vocabulary && !stage.embeds;
 }
 
 }  // namespace ringside::engine

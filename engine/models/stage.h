@@ -21,6 +21,8 @@ struct Stage {
   sp::Range layers;    // of the model's; may be empty at an end of the model
   bool embeds = true;  // has the embedding, so its input are token ids
   bool scores = true;  // has the final norm and the head
+  // Whether its head is the vocabulary's, so that it has that matrix. A value model's is not.
+  bool vocabulary = true;
 
   // The place of a layer of the model, one of the stage's, among the stage's.
   std::size_t place(int64_t layer) const { return static_cast<std::size_t>(layer - layers.begin); }
@@ -41,6 +43,7 @@ std::vector<Stage> cut_stages(const ModelConfig& config, const std::vector<int64
 void check_stage(const ModelConfig& config, const Stage& stage);
 
 // Whether the stage scores with a copy of an embedding that another stage embeds with.
+// config: of the whole model.
 bool copies_embedding(const ModelConfig& config, const Stage& stage);
 
 }  // namespace ringside::engine

@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "engine/models/pipeline.h"
 #include "engine/nn/linear.h"
 
 namespace ringside::engine {
@@ -16,33 +19,71 @@ ModelConfig without_lm_head(ModelConfig config) {
 
 }  // namespace
 
-ValueModel::ValueModel(ModelConfig config, const ComputeContext& context)
-    : trunk_(without_lm_head(std::move(config)), context) {
-  head_ = std::make_unique<ParamUnit>(
-      "value_head",
-      std::vector<ParamSpec>{{"score.weight", {1, trunk_.config().hidden_size}},
-                             {"score.bias", {1}}},
-      context);
+std::vector<ParamSpec> ValueModel::head_specs(const ModelConfig& config) {
+  return {{"score.weight", {1, config.hidden_size}}, {"score.bias", {1}}};
+}
+
+ValueModel::ValueModel(ModelConfig config, const ComputeContext& context) {
+  const ModelConfig trunk = without_lm_head(std::move(config));
+  for (Stage stage : own_stages(trunk, context.pipeline.get())) {
+    stage.vocabulary = stage.embeds;
+    stages_.push_back(std::make_unique<Decoder>(trunk, stage, context));
+  }
+  if (stages_.back()->stage().scores) {
+    head_ =
+        std::make_unique<ParamUnit>("value_head", head_specs(trunk), undivided_context(context));
+  }
+}
+
+std::vector<Decoder*> ValueModel::stages() {
+  std::vector<Decoder*> all;
+  for (const auto& stage : stages_) {
+    all.push_back(stage.get());
+  }
+  return all;
+}
+
+std::vector<const Decoder*> ValueModel::stages() const {
+  std::vector<const Decoder*> all;
+  for (const auto& stage : stages_) {
+    all.push_back(stage.get());
+  }
+  return all;
 }
 
 at::Tensor ValueModel::values(const at::Tensor& hidden_nE) const {
-  TORCH_CHECK(hidden_nE.dim() == 2 && hidden_nE.size(1) == trunk_.config().hidden_size,
-              "value model: hidden states must be [n, ", trunk_.config().hidden_size, "], got ",
+  TORCH_CHECK(hidden_nE.dim() == 2 && hidden_nE.size(1) == trunk().config().hidden_size,
+              "value model: hidden states must be [n, ", trunk().config().hidden_size, "], got ",
               hidden_nE.sizes());
+  TORCH_CHECK(head_ != nullptr, "value model: another rank has the head");
   const at::ScalarType master = head_->flat().scalar_type();
   const auto parameters = head_->gathered().materialize(master);  // weight, bias
   return apply_linear(hidden_nE.to(master), parameters[0], parameters[1]).squeeze(1);
 }
 
+int64_t ValueModel::tensor_bytes(const EntryCounts& entries) const {
+  return (entries.ranks - 1) * entries.own * head_->flat().element_size();
+}
+
 std::vector<ParamUnit*> ValueModel::units() {
-  auto all = trunk_.units();
-  all.push_back(head_.get());
+  std::vector<ParamUnit*> all;
+  for (const auto& stage : stages_) {
+    std::ranges::copy(stage->units(), std::back_inserter(all));
+  }
+  if (head_ != nullptr) {
+    all.push_back(head_.get());
+  }
   return all;
 }
 
 std::vector<const ParamUnit*> ValueModel::units() const {
-  auto all = trunk_.units();
-  all.push_back(head_.get());
+  std::vector<const ParamUnit*> all;
+  for (const auto& stage : stages_) {
+    std::ranges::copy(std::as_const(*stage).units(), std::back_inserter(all));
+  }
+  if (head_ != nullptr) {
+    all.push_back(head_.get());
+  }
   return all;
 }
 

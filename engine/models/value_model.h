@@ -21,7 +21,8 @@ namespace ringside::engine {
 class ValueModel final : public HeadedModel {
  public:
   // The trunk is Decoder(config, context) with tie_word_embeddings set, so that no unused LM head
-  // is allocated. The head is zero: every value is 0 until the head is loaded or trained.
+  // is allocated; in a pipeline the stages of this rank. The head is zero: every value is 0 until
+  // the head is loaded or trained.
   // Throws: as Decoder does.
   ValueModel(ModelConfig config, const ComputeContext& context);
 
@@ -33,24 +34,31 @@ class ValueModel final : public HeadedModel {
   at::Tensor values(const at::Tensor& hidden_nE) const;
 
   HeadOutput apply_head(const HeadInput& input) const override {
-    return {{}, {}, values(input.hidden_nE)};
+    // Every tensor rank computes the same loss of all values, from own ones.
+    return {
+        {},
+        {},
+        input.entries.entry_order(replicate_rows(values(input.hidden_nE), input.entries.ranks))};
   }
+  int64_t tensor_bytes(const EntryCounts& entries) const override;
 
-  Decoder& trunk() override { return trunk_; }
-  const Decoder& trunk() const override { return trunk_; }
+  std::vector<Decoder*> stages() override;
+  std::vector<const Decoder*> stages() const override;
 
-  // The parameters score.weight [1, E] and score.bias [1].
+  // The parameters score.weight [1, E] and score.bias [1], of a model that scores.
   ParamUnit& head() { return *head_; }
   const ParamUnit& head() const { return *head_; }
+  // Name and shape of the head's parameters for a trunk of this configuration.
+  static std::vector<ParamSpec> head_specs(const ModelConfig& config);
 
-  // All trained units: the trunk's in order, the head last. Their addresses stay valid when the
+  // All trained units: the stages' in order, the head last. Their addresses stay valid when the
   // model is moved.
   std::vector<ParamUnit*> units() override;
   std::vector<const ParamUnit*> units() const;
 
  private:
-  Decoder trunk_;
-  std::unique_ptr<ParamUnit> head_;
+  std::vector<std::unique_ptr<Decoder>> stages_;
+  std::unique_ptr<ParamUnit> head_;  // null where another rank has it
 };
 
 }  // namespace ringside::engine

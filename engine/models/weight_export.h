@@ -13,29 +13,39 @@
 
 #include "engine/device/device_event.h"
 #include "engine/models/decoder.h"
+#include "engine/models/pipeline.h"
 #include "engine/models/value_model.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::engine {
 
 // Which weights of a model are exported. Holds no copy: the model must outlive it. Every rank of
-// the model makes the same view.
+// the model makes the same view, in a pipeline of the stages that it has: the view is of the whole
+// model all the same.
 class WeightView {
  public:
-  // All parameters as they act (Decoder::effective_values()): adapters merged, packed ones
-  // unpacked. Of a stage its part of the model's. Implicit: a decoder stands for all of its
-  // parameters.
+  // All parameters as they act (effective_values()): adapters merged, packed ones
+  // unpacked. Of a stage without a pipeline its part of the model's. Implicit: a decoder stands for
+  // all of its parameters.
   WeightView(const Decoder& decoder);  // NOLINT(google-explicit-constructor)
+  // Of this rank's stages of a model.
+  explicit WeightView(const std::vector<const Decoder*>& stages);
   // The trunk's parameters, then the head's, in the master dtype.
   WeightView(const ValueModel& model);  // NOLINT(google-explicit-constructor)
-  // The adapters alone, which are whole on every rank.
+  // The adapters alone, which are whole on every rank of a stage.
   // Throws: c10::Error without adapters.
   static WeightView adapters_of(const Decoder& decoder);
+  static WeightView adapters_of(const std::vector<const Decoder*>& stages);
 
   // Of the model, or of the value model's trunk.
   const ModelConfig& config() const { return model_->config(); }
-  const Stage& stage() const { return model_->stage(); }
+  // What is exported of it: all, in a pipeline.
+  Stage stage() const { return pipeline() != nullptr ? whole_stage(config()) : model_->stage(); }
   const ComputeContext& context() const { return model_->context(); }
+  // Which ranks have the stages of the model; nullptr: there are none.
+  const Pipeline* pipeline() const { return model_->context().pipeline.get(); }
+  // Of the adapters, where they are exported or merged; nullptr: none.
+  const Adapters* adapters() const { return model_->adapters(); }
   // Name and shape of every parameter, in the order of the export.
   std::vector<ParamSpec> specs() const;
   // Bytes of all parameters in `dtype`, those of widened_dtype() in theirs.
@@ -45,22 +55,33 @@ class WeightView {
 
  private:
   friend class UnitExport;
+  // A unit of the model, on this rank or, without units in its plan, on another one of the line.
+  struct Unit {
+    ExportPlan plan;
+    const Decoder* stage = nullptr;  // whose acting_values() are exported; null: the plan's own
+    int64_t owner = 0;               // its rank in the line
+    bool is_here() const { return !plan.units.empty(); }
+  };
+
   explicit WeightView(const Decoder* model) : model_(model) {}
+  // Adds the units of all stages of the line. own: this rank's stages; acting: their
+  // acting_values().
+  void add_line(const std::vector<const Decoder*>& own, bool acting);
 
   const Decoder* model_;
-  std::vector<const ParamUnit*> units_;
-  bool acting_ = false;  // the values of effective_values(), not the units' own
+  std::vector<Unit> units_;
 };
 
-// The whole values of one unit.
+// The whole values of one unit. The units of an export are the same for any number of
+// tensor-parallel ranks.
 class ExportedUnit {
  public:
-  // values: [elements of the unit], whole.
-  ExportedUnit(const ParamUnit& unit, at::Tensor values)
-      : unit_(&unit), values_(std::move(values)) {}
+  // values: [elements of the plan], whole. The plan outlives it.
+  ExportedUnit(const ExportPlan& plan, at::Tensor values)
+      : plan_(&plan), values_(std::move(values)) {}
 
   // Names and shapes, in order.
-  const std::vector<ParamSpec>& specs() const { return unit_->specs(); }
+  const std::vector<ParamSpec>& specs() const { return plan_->layout.specs(); }
   // The dtype of the unit's parameters where those of others is `dtype`.
   at::ScalarType stored_dtype(at::ScalarType dtype) const {
     return widened_dtype(specs().front(), dtype);
@@ -69,16 +90,18 @@ class ExportedUnit {
   // Shapes: [elements of the unit].
   const at::Tensor& values() const { return values_; }
   // Those of specs()[i], with its shape.
-  at::Tensor tensor(std::size_t i) const { return unit_->layout().view_of(values_, i); }
+  at::Tensor tensor(std::size_t i) const { return plan_->layout.view_of(values_, i); }
   // The elements of values() that belong to specs()[i].
-  UnitLayout::Range range(std::size_t i) const { return unit_->layout().range(i); }
+  UnitLayout::Range range(std::size_t i) const { return plan_->layout.range(i); }
   // Makes the next change of the weights wait for a copy that still reads values().
-  void hold_for(std::shared_ptr<const DeviceEvent> read) const {
-    unit_->gathered().hold_for(std::move(read));
+  void hold_for(const std::shared_ptr<const DeviceEvent>& read) const {
+    for (const ParamUnit* unit : plan_->units) {
+      unit->gathered().hold_for(read);
+    }
   }
 
  private:
-  const ParamUnit* unit_;
+  const ExportPlan* plan_;
   at::Tensor values_;
 };
 
@@ -91,17 +114,23 @@ class UnitExport {
   const WeightView& weights() const { return weights_; }
   // The next unit; nullopt after the last. Drop one before asking for the next: then at most one
   // gathered unit is in memory.
-  // Collective over: the ranks of the unit. Their part is in export_weights().
+  // Collective over: the ranks of the unit, and in a pipeline the line. Their part is in
+  // export_weights().
   std::optional<ExportedUnit> next();
 
  private:
   friend void export_weights(const WeightView&, const std::function<void(UnitExport&)>&,
                              sp::Communicator&, std::chrono::milliseconds);
-  at::Tensor gather(std::size_t unit);
+  // The unit's values; undefined where another rank of the line has them and none of this line
+  // wants them.
+  at::Tensor gather(const WeightView::Unit& unit);
+  // The values that are exported, of those that are stored.
+  at::Tensor acting(const WeightView::Unit& unit, const at::Tensor& values) const;
   // Takes part in gathering the units that were not asked for, unless a gather has failed.
   void skip_rest();
 
   const WeightView& weights_;
+  bool wanted_in_line_ = true;  // a rank of the line has a sink
   std::size_t next_ = 0;
   bool is_broken_ = false;  // a gather has failed
 };
@@ -129,5 +158,9 @@ void export_weights(const WeightView& weights, const WeightSink& sink);
 // compute dtype. It scores as the exported model does. For use in a sink.
 // Collective over: as UnitExport::next().
 std::unique_ptr<Decoder> whole_copy(UnitExport& units);
+
+// The adapters of all layers, outside any pipeline, of a view of adapters. For use in a sink.
+// Collective over: as UnitExport::next().
+std::unique_ptr<Adapters> whole_adapters(UnitExport& units);
 
 }  // namespace ringside::engine

@@ -4,7 +4,7 @@
 
 #include "engine/nn/grouped_linear.h"
 #include "engine/nn/linear.h"
-#include "engine/nn/swiglu.h"
+#include "engine/ops/gated_activation.h"
 
 namespace ringside::engine {
 namespace {
@@ -26,7 +26,8 @@ at::Tensor apply_clamped_experts(const at::Tensor& rows_RE, const std::vector<in
   const at::Tensor gate_up =
       apply_grouped_linear(rows_RE, output_first(experts.gate_up_XE2I), counts_X) +
       embed(experts.gate_up_bias_X2I, expert_R);
-  return apply_grouped_linear(clamped_swiglu(gate_up), output_first(experts.down_XIE), counts_X) +
+  return apply_grouped_linear(clamped_swiglu(gate_up, experts.gate_limit, experts.gate_alpha),
+                              output_first(experts.down_XIE), counts_X) +
          embed(experts.down_bias_XE, expert_R);
 }
 

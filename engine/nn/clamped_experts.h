@@ -19,6 +19,8 @@ struct ClampedExperts {
   Weight gate_up_bias_X2I;
   Weight down_XIE;
   Weight down_bias_XE;
+  double gate_limit = 0.0;  // as clamped_swiglu() takes them
+  double gate_alpha = 0.0;
 };
 
 // The results of rows in the order of their expert. counts: rows of each. Differentiable.

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/nn/checks.h"
 #include "engine/nn/delta_block.h"
+#include "engine/ops/checks.h"
 
 namespace ringside::engine {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/nn/expert_exchange.h"
 #include "engine/nn/grouped_linear.h"
-#include "engine/nn/swiglu.h"
+#include "engine/ops/gated_activation.h"
 
 namespace ringside::engine {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <numeric>
 
-#include "engine/nn/checks.h"
-#include "engine/nn/operators.h"
+#include "engine/ops/checks.h"
+#include "engine/ops/products.h"
 
 namespace ringside::engine {
 namespace {
@@ -28,14 +28,22 @@ void for_each_group(const std::vector<int64_t>& counts, Use use) {
 
 struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const at::Tensor& weight,
-                            const at::Tensor& leaf, const std::vector<int64_t>& counts) {
+                            const at::Tensor& leaf, const std::vector<int64_t>& counts,
+                            int64_t kernel_id) {
+    const auto kernel = ProductKernels::of_code(kernel_id);
     ctx->save_for_backward({rows, weight});
     ctx->saved_data["counts"] = counts;
+    ctx->saved_data["kernel"] = kernel_id;
     ctx->saved_data["leaf_dtype"] = static_cast<int64_t>(leaf.scalar_type());
     at::Tensor y = at::empty({rows.size(0), weight.size(1)}, rows.options());
     for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
+      const at::Tensor rows_n = rows.narrow(0, begin, n);
       at::Tensor y_n = y.narrow(0, begin, n);
-      at::mm_out(y_n, rows.narrow(0, begin, n), weight[expert].t());
+      if (kernel.forward == ProductKernel::kLibTorch) {
+        at::mm_out(y_n, rows_n, weight[expert].t());
+      } else {
+        y_n.copy_(product_with_rows(rows_n, weight[expert], {}, kernel));
+      }
     });
     return y;
   }
@@ -45,23 +53,29 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
     const at::Tensor &rows = saved[0], &weight = saved[1];
     const at::Tensor dy = grads[0].contiguous();
     const std::vector<int64_t> counts = ctx->saved_data["counts"].toIntVector();
+    const auto kernel = ProductKernels::of_code(ctx->saved_data["kernel"].toInt());
     at::Tensor d_rows, d_weight;
     if (ctx->needs_input_grad(0)) {
       d_rows = at::empty_like(rows);
       for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
+        const at::Tensor dy_n = dy.narrow(0, begin, n);
         at::Tensor d_n = d_rows.narrow(0, begin, n);
-        at::mm_out(d_n, dy.narrow(0, begin, n), weight[expert]);
+        if (kernel.backward == ProductKernel::kLibTorch) {
+          at::mm_out(d_n, dy_n, weight[expert]);
+        } else {
+          d_n.copy_(product_with_columns(dy_n, weight[expert], kernel));
+        }
       });
     }
     if (ctx->needs_input_grad(2)) {
       const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["leaf_dtype"].toInt());
       d_weight = at::zeros(weight.sizes(), weight.options().dtype(dtype));
       for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
-        operators::add_transposed_mm(d_weight[expert], dy.narrow(0, begin, n),
-                                     rows.narrow(0, begin, n));
+        add_gradient_product(d_weight[expert], dy.narrow(0, begin, n), rows.narrow(0, begin, n),
+                             kernel);
       });
     }
-    return {d_rows, at::Tensor(), d_weight, at::Tensor()};
+    return {d_rows, at::Tensor(), d_weight, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -78,7 +92,7 @@ at::Tensor apply_grouped_linear(const at::Tensor& rows_RI, const Weight& weight_
               "experts: rows ", rows_RI.sizes(), " for the counts ", counts_X,
               " do not fit the weight ", weight.sizes());
   check_alike("experts", {{"the rows", rows_RI}, {"the weight", weight}});
-  return GroupedLinear::apply(rows_RI, weight, weight_XOI.leaf, counts_X);
+  return GroupedLinear::apply(rows_RI, weight, weight_XOI.leaf, counts_X, weight_XOI.kernel.code());
 }
 
 }  // namespace ringside::engine

@@ -1,6 +1,7 @@
 #include "engine/nn/linear.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <memory>
@@ -8,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/nn/checks.h"
-#include "engine/nn/operators.h"
+#include "engine/ops/checks.h"
+#include "engine/ops/products.h"
 #include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
@@ -20,6 +21,7 @@ using torch::autograd::variable_list;
 using OptionalTensor = std::optional<at::Tensor>;
 
 constexpr const char* kLeafDtype = "leaf_dtype";
+constexpr const char* kKernel = "kernel";
 
 OptionalTensor optional_part(const at::Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
@@ -29,24 +31,31 @@ at::ScalarType leaf_dtype(AutogradContext& ctx) {
   return static_cast<at::ScalarType>(ctx.saved_data[kLeafDtype].toInt());
 }
 
+ProductKernels kernel_of(AutogradContext& ctx) {
+  return ProductKernels::of_code(ctx.saved_data[kKernel].toInt());
+}
+
 // dy^T x in the leaf's dtype.
-at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype) {
-  if (dtype == x.scalar_type()) {
+at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::ScalarType dtype,
+                           ProductKernels kernel) {
+  if (dtype == x.scalar_type() && kernel.gradient == ProductKernel::kLibTorch) {
     return dy.t().mm(x);
   }
   at::Tensor sum = at::zeros({dy.size(1), x.size(1)}, x.options().dtype(dtype));
-  operators::add_transposed_mm(sum, dy, x);
+  add_gradient_product(sum, dy, x, kernel);
   return sum;
 }
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& weight_leaf, const OptionalTensor& bias,
-                            const OptionalTensor& /*bias_leaf*/) {
+                            const OptionalTensor& /*bias_leaf*/, int64_t kernel) {
     ctx->save_for_backward({x, weight});
+    ctx->saved_data[kKernel] = kernel;
     ctx->saved_data[kLeafDtype] = static_cast<int64_t>(weight_leaf.scalar_type());
     ctx->saved_data["biased"] = bias.has_value();
-    return bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+    return product_with_rows(x, weight, bias.value_or(at::Tensor()),
+                             ProductKernels::of_code(kernel));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -55,27 +64,30 @@ struct Linear : torch::autograd::Function<Linear> {
     const at::ScalarType dtype = leaf_dtype(*ctx);
     at::Tensor d_x, d_weight, d_bias;
     if (ctx->needs_input_grad(0)) {
-      d_x = dy.mm(weight);
+      d_x = product_with_columns(dy, weight, kernel_of(*ctx));
     }
     if (ctx->needs_input_grad(2)) {
-      d_weight = weight_gradient(dy, x, dtype);
+      d_weight = weight_gradient(dy, x, dtype, kernel_of(*ctx));
     }
     const bool biased = ctx->saved_data["biased"].toBool();
     if (biased && ctx->needs_input_grad(4)) {
       d_bias = dy.sum(0, /*keepdim=*/false, dtype);
     }
-    return {d_x, at::Tensor(), d_weight, at::Tensor(), d_bias};
+    return {d_x, at::Tensor(), d_weight, at::Tensor(), d_bias, at::Tensor()};
   }
 };
 
 // The matrix of a frozen weight. A quantised one is unpacked for each product and dropped after it,
 // so at most one of a model is unpacked at a time.
 struct FrozenMatrix : torch::CustomClassHolder {
-  explicit FrozenMatrix(const Weight& weight) : value(weight.value), packed(weight.packed) {}
+  explicit FrozenMatrix(const Weight& weight)
+      : value(weight.value), packed(weight.packed), panels(weight.panels), kernel(weight.kernel) {}
   at::Tensor in(at::ScalarType dtype) const { return packed ? packed->unpack(dtype) : value; }
 
   at::Tensor value;
   std::shared_ptr<const PackedWeight> packed;
+  std::shared_ptr<const Panels> panels;
+  ProductKernels kernel;
 };
 
 // Tensors that FrozenLinear takes: x; with low-rank additions A and its leaf, then B and its leaf
@@ -91,8 +103,10 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
                             const c10::intrusive_ptr<FrozenMatrix>& matrix,
                             const std::vector<int64_t>& rows, double scale) {
     const at::Tensor& x = tensors[0];
-    const at::Tensor weight = matrix->in(x.scalar_type());
-    const at::Tensor y = bias ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+    const at::Tensor y =
+        product_with_rows(x, matrix->in(x.scalar_type()), bias.value_or(at::Tensor()),
+                          matrix->kernel, matrix->panels.get());
+    ctx->saved_data[kKernel] = matrix->kernel.code();
     ctx->saved_data["matrix"] = c10::IValue::make_capsule(matrix);
     ctx->saved_data["rows"] = rows;
     ctx->saved_data["scale"] = scale;
@@ -119,7 +133,8 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
     const at::Tensor d_inner = rows.empty() ? at::Tensor() : factor_gradients(*ctx, dy, results);
     if (ctx->needs_input_grad(0)) {
       const auto capsule = ctx->saved_data["matrix"].toCapsule();
-      results[0] = dy.mm(static_cast<const FrozenMatrix&>(*capsule).in(dy.scalar_type()));
+      results[0] = product_with_columns(
+          dy, static_cast<const FrozenMatrix&>(*capsule).in(dy.scalar_type()), kernel_of(*ctx));
       if (d_inner.defined()) {
         results[0].addmm_(d_inner, ctx->get_saved_variables()[2]);
       }
@@ -135,6 +150,7 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
     const std::vector<int64_t> rows = ctx.saved_data["rows"].toIntVector();
     const auto parts = static_cast<int64_t>(rows.size());
     const at::ScalarType dtype = leaf_dtype(ctx);
+    const ProductKernels kernel = kernel_of(ctx);
     const std::vector<at::Tensor> inner = saved[1].chunk(parts, 1);
     at::Tensor d_inner = at::empty_like(saved[1]);
     std::vector<at::Tensor> d_parts = d_inner.chunk(parts, 1);
@@ -142,10 +158,10 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
       const at::Tensor& b = saved[3 + i];
       const at::Tensor dy_part = dy.narrow(1, rows[i], b.size(0));
       at::mm_out(d_parts[i], dy_part, b);
-      results[kFirstB + 2 * i + 1] = weight_gradient(dy_part, inner[i], dtype);
+      results[kFirstB + 2 * i + 1] = weight_gradient(dy_part, inner[i], dtype, kernel);
     }
     d_inner.mul_(ctx.saved_data["scale"].toDouble());
-    results[kFactorALeaf] = weight_gradient(d_inner, saved[0], dtype);
+    results[kFactorALeaf] = weight_gradient(d_inner, saved[0], dtype, kernel);
     return d_inner;
   }
 };
@@ -186,6 +202,45 @@ struct Embed : torch::autograd::Function<Embed> {
   }
 };
 
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& bias,
+                            const at::Tensor& leaf) {
+    ctx->saved_data[kLeafDtype] = static_cast<int64_t>(leaf.scalar_type());
+    return y + bias;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::Tensor d_bias = ctx->needs_input_grad(2)
+                                  ? grads[0].sum(0, /*keepdim=*/false, leaf_dtype(*ctx))
+                                  : at::Tensor();
+    return {grads[0], at::Tensor(), d_bias};
+  }
+};
+
+// Rows of a part of a table. places: in the part, or -1.
+struct EmbedPart : torch::autograd::Function<EmbedPart> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& table, const at::Tensor& leaf,
+                            const at::Tensor& places) {
+    ctx->save_for_backward({places});
+    ctx->saved_data[kLeafDtype] = static_cast<int64_t>(leaf.scalar_type());
+    ctx->saved_data["rows"] = table.size(0);
+    if (table.size(0) == 0) {
+      return at::zeros({places.size(0), table.size(1)}, table.options());
+    }
+    return at::embedding(table, places.clamp_min(0)).masked_fill_(places.lt(0).unsqueeze(1), 0.0);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const at::Tensor places = ctx->get_saved_variables()[0];
+    const int64_t rows = ctx->saved_data["rows"].toInt();
+    // One row more takes the gradients of other ranks' words, and is not read.
+    const at::Tensor d_table = at::embedding_dense_backward(
+        grads[0].to(leaf_dtype(*ctx)), at::where(places.lt(0), rows, places), rows + 1,
+        /*padding_idx=*/rows, /*scale_grad_by_freq=*/false);
+    return {at::Tensor(), d_table.narrow(0, 0, rows), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const Weight& bias_O) {
@@ -202,12 +257,24 @@ at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const W
   if (weight_OI.low_rank != nullptr) {
     return frozen_linear(x_sI, weight_OI, bias_O.value);
   }
+  if (weight_OI.panels != nullptr && !at::GradMode::is_enabled()) {
+    return product_with_rows(x_sI, weight_OI.value, bias_O.value, weight_OI.kernel,
+                             weight_OI.panels.get());
+  }
   return Linear::apply(x_sI, weight_OI.value, weight_OI.leaf, optional_part(bias_O.value),
-                       optional_part(bias_O.leaf));
+                       optional_part(bias_O.leaf), weight_OI.kernel.code());
+}
+
+at::Tensor add_bias(const at::Tensor& y_sO, const Weight& bias_O) {
+  return bias_O.defined() ? AddBias::apply(y_sO, bias_O.value, bias_O.leaf) : y_sO;
 }
 
 at::Tensor embed(const Weight& table_VE, const at::Tensor& ids_s) {
   return Embed::apply(table_VE.value, table_VE.leaf, ids_s);
+}
+
+at::Tensor embed_part(const Weight& table_vE, const at::Tensor& ids_s, const VocabularyPart& part) {
+  return EmbedPart::apply(table_vE.value, table_vE.leaf, part.places_of(ids_s));
 }
 
 }  // namespace ringside::engine

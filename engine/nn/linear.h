@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/ops/vocabulary_part.h"
 #include "engine/params/weight.h"
 
 namespace ringside::engine {
@@ -16,10 +17,22 @@ namespace ringside::engine {
 // weight with low-rank additions requires a gradient.
 at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const Weight& bias_O = {});
 
+// y + bias, whose gradient is summed in the leaf's dtype: a bias that is added behind a sum over
+// ranks. Undefined bias: y.
+// Shapes: y [s, O], bias [O].
+at::Tensor add_bias(const at::Tensor& y_sO, const Weight& bias_O);
+
 // Rows of the table. Differentiable in the table; the gradients of equal ids are summed in the
 // leaf's dtype.
 // Shapes: ids [s] int64; returns [s, E].
 // Throws: c10::Error on an id outside the table (on CUDA an error of the device).
 at::Tensor embed(const Weight& table_VE, const at::Tensor& ids_s);
+
+// The same with the rows of this tensor-parallel rank's words alone, and zeros for words of other
+// ranks: the sum over the ranks has one term that is not zero, so it has the bits of embed() with
+// the whole table.
+// Shapes: table [words of the part, E], which may be none; ids [s] int64; returns [s, E].
+// Throws: on the CPU c10::Error on an id outside the vocabulary.
+at::Tensor embed_part(const Weight& table_vE, const at::Tensor& ids_s, const VocabularyPart& part);
 
 }  // namespace ringside::engine

@@ -82,6 +82,11 @@ void LoadBalance::count(const at::Tensor& expert_sK, int64_t layer, sp::KeptResu
   });
 }
 
+void LoadBalance::add_rows_of(sp::Communicator& ranks) const {
+  const at::NoGradGuard no_grad;
+  ranks.all_reduce_sum(state_->sums_2LX, "load_balance");
+}
+
 at::Tensor LoadBalance::finish(sp::Communicator& ranks, const at::Tensor& weight) const {
   const at::NoGradGuard no_grad;
   ranks.all_reduce_sum(state_->sums_2LX, "load_balance");

@@ -9,7 +9,7 @@
 // Source: Fedus et al. 2021 (Switch Transformer), equations 4 to 6; transformers 5.23
 // (load_balancing_loss_func), which also takes all layers together.
 //
-// Shapes: s = tokens of this rank, L = layers with experts, X = experts, K = experts a token.
+// Shapes: s = rows of this rank, L = layers with experts, X = experts, K = experts a token.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +41,9 @@ class LoadBalance {
   // Counts the experts that the layer's tokens use, distinct in a row: int64 [s, K].
   void count(const at::Tensor& expert_sK, int64_t layer, sp::KeptResults* kept) const;
 
+  // Adds the other ranks' rows, for ranks that finish() does not sum over. Call it before finish().
+  // Collective over: the ranks.
+  void add_rows_of(sp::Communicator& ranks) const;
   // The loss, fp64 scalar on the device, the same on every rank. weight: its factor in what is
   // minimised, a scalar on the device. Call it once, before the backward.
   // Collective over: the ranks.

@@ -1,5 +1,5 @@
 // Rotary position embedding in transformers' half-split layout: element i turns with element
-// i + D/2. qk_norm_rope.h applies it.
+// i + D/2. engine/ops/qk_norm_rope.h applies it.
 //
 // Shapes: s = tokens, D = head dim.
 // Source: Su et al. 2021.
@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "engine/nn/rope_scaling.h"
+#include "engine/ops/qk_norm_rope.h"
 
 namespace ringside::engine {
 
@@ -20,12 +21,6 @@ struct RopeFrequencies {
   // Pairs of components that RoPE turns, of heads that are turned in part: the factor is on their
   // cos and sin alone. -1: all.
   int64_t turned = -1;
-};
-
-// cos and sin of every token's angles, shared by all layers of one forward.
-struct RopeTables {
-  at::Tensor cos_s1d;  // [s, 1, D/2], compute dtype, times the frequencies' magnitude
-  at::Tensor sin_s1d;
 };
 
 // The frequencies, on the CPU, with transformers' roundings.

@@ -46,7 +46,7 @@ GatheredUnit::GatheredUnit(const UnitStorage& storage) : storage_(storage) {
 }
 
 std::vector<Weight> GatheredUnit::materialize(at::ScalarType compute_dtype) {
-  return materialize(storage_.layout().shapes(compute_dtype));
+  return materialize(storage_.layout().shapes(compute_dtype, storage_.part().of_layout));
 }
 
 std::vector<Weight> GatheredUnit::materialize(const UnitShapes& cut) {
@@ -59,15 +59,19 @@ std::vector<Weight> GatheredUnit::materialize(const UnitShapes& cut) {
     leaf = WholeLeaf::apply(flat, c10::make_intrusive<UnitHolder>(*this));
   }
   const std::vector<at::Tensor> leaves = matrices_of(name, leaf, cut);
+  const ProductKernels kernel = storage_.context().products.of(cut.dtype);
+  std::vector<Weight> weights;
   if (!casts) {
-    return {leaves.begin(), leaves.end()};
+    for (const at::Tensor& value : leaves) {
+      weights.emplace_back(value).kernel = kernel;
+    }
+    return weights;
   }
   const std::vector<at::Tensor> values = matrices_of(
       name, gather_ != nullptr ? gather_->whole(flat, cut.dtype) : flat.detach().to(cut.dtype),
       cut);
-  std::vector<Weight> weights;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
-    weights.emplace_back(values[i], leaves[i]);
+    weights.emplace_back(values[i], leaves[i]).kernel = kernel;
   }
   return weights;
 }
@@ -92,11 +96,8 @@ at::Tensor GatheredUnit::gather_flat() const {
   if (part.ranks == nullptr) {
     return own;
   }
-  std::vector<int64_t> numel_of;
-  for (std::size_t p = 1; p < part.begins.size(); ++p) {
-    numel_of.push_back(part.begins[p] - part.begins[p - 1]);
-  }
-  return part.ranks->all_gather_rows(own.to(storage_.context().device), numel_of, "parameters");
+  return storage_.layout().whole_of(
+      part.ranks->all_gather_rows(own.to(storage_.context().device), part.sizes, "parameters"));
 }
 
 void GatheredUnit::invalidate() {

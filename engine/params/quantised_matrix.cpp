@@ -137,6 +137,86 @@ QuantisedMatrix QuantisedMatrix::of(const at::Tensor& matrix, QuantisedFormat fo
   return result;
 }
 
+std::string QuantisedMatrix::cut_problem(int64_t rows, int64_t columns, QuantisedFormat format,
+                                         const TensorCut& cut) {
+  if (format == QuantisedFormat::kInt8) {
+    return "";
+  }
+  const bool by_rows = cut.along == CutAlong::kRows;
+  // Elements between two rows, or columns, of the flattened matrix. Each row of a matrix that is
+  // cut by columns begins with a block of its own.
+  const int64_t each = by_rows ? columns : 1, all = by_rows ? rows : columns;
+  const auto is_on_block = [&](int64_t at) {
+    return at * each % kNf4Block == 0 || (by_rows && at == all);
+  };
+  for (const std::vector<sp::Range>& ranges : cut.of_part) {
+    for (const auto& [begin, end] : ranges) {
+      const bool rows_on_blocks = by_rows || columns % kNf4Block == 0;
+      if (!rows_on_blocks || !is_on_block(begin) || !is_on_block(end)) {
+        return std::string(by_rows ? "rows " : "columns ") + std::to_string(begin) + " to " +
+               std::to_string(end) + " of a matrix [" + std::to_string(rows) + ", " +
+               std::to_string(columns) + "] cut a block of " + std::to_string(kNf4Block) +
+               " elements of nf4";
+      }
+    }
+  }
+  return "";
+}
+
+QuantisedMatrix QuantisedMatrix::rows_of(const std::vector<sp::Range>& ranges) const {
+  QuantisedMatrix piece = *this;
+  piece.rows_ = sp::total_size(ranges);
+  std::vector<at::Tensor> packed{packed_.narrow(0, 0, 0)}, absmax{absmax_.narrow(0, 0, 0)};
+  for (const auto& [begin, end] : ranges) {
+    if (format_ == QuantisedFormat::kInt8) {
+      packed.push_back(packed_.narrow(0, begin, end - begin));
+      absmax.push_back(absmax_.narrow(0, begin, end - begin));
+      continue;
+    }
+    const int64_t first = begin * columns_, last = end * columns_;
+    packed.push_back(packed_.slice(0, first / 2, (last + 1) / 2));
+    absmax.push_back(absmax_.slice(0, first / kNf4Block, (last + kNf4Block - 1) / kNf4Block));
+  }
+  piece.packed_ = at::cat(packed);
+  piece.absmax_ = at::cat(absmax);
+  return piece;
+}
+
+QuantisedMatrix QuantisedMatrix::columns_of(const sp::Range& range) const {
+  QuantisedMatrix piece = *this;
+  piece.columns_ = range.size();
+  if (format_ == QuantisedFormat::kInt8) {
+    piece.packed_ = packed_.narrow(1, range.begin, range.size()).clone();
+    return piece;
+  }
+  TORCH_CHECK(
+      columns_ % kNf4Block == 0 && range.begin % kNf4Block == 0 && range.size() % kNf4Block == 0,
+      "quantised matrix: columns ", range.begin, " to ", range.end, " of a matrix [", rows_, ", ",
+      columns_, "] cut a block of ", kNf4Block, " elements of nf4");
+  const auto narrowed = [&](const at::Tensor& flat, int64_t each) {
+    return flat.view({rows_, columns_ / each})
+        .narrow(1, range.begin / each, range.size() / each)
+        .reshape({-1})
+        .clone();
+  };
+  piece.packed_ = narrowed(packed_, 2);
+  piece.absmax_ = narrowed(absmax_, kNf4Block);
+  return piece;
+}
+
+QuantisedMatrix QuantisedMatrix::piece(const TensorCut& cut, int64_t part) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<sp::Range>& ranges = cut.of_part.at(part);
+  const std::string problem = cut_problem(rows_, columns_, format_, cut);
+  TORCH_CHECK(problem.empty(), "quantised matrix: ", problem);
+  if (cut.along == CutAlong::kRows) {
+    return rows_of(ranges);
+  }
+  TORCH_CHECK(ranges.size() < 2, "quantised matrix: ", ranges.size(),
+              " ranges of columns, expected at most one");
+  return columns_of(ranges.empty() ? sp::Range{} : ranges.front());
+}
+
 int64_t QuantisedMatrix::packed_bytes(int64_t rows, int64_t columns, QuantisedFormat format) {
   const int64_t elements = rows * columns;
   return format == QuantisedFormat::kNf4

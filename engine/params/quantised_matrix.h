@@ -11,7 +11,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
+
+#include "engine/params/tensor_cut.h"
 
 namespace ringside::engine {
 
@@ -30,9 +33,19 @@ class QuantisedMatrix {
   // Throws: c10::Error on another number of dimensions or an integer dtype.
   static QuantisedMatrix of(const at::Tensor& matrix, QuantisedFormat format);
 
+  // What a tensor-parallel rank has of it: the same values as in the whole matrix. A copy.
+  // Throws: c10::Error when the piece cuts a block of nf4; std::out_of_range when there is no such
+  // part.
+  QuantisedMatrix piece(const TensorCut& cut, int64_t part) const;
+
   // The values, computed in fp32 and cast last. Allocates the matrix.
   // Shapes: returns [rows(), columns()].
   at::Tensor unpack(at::ScalarType dtype) const;
+
+  // Why tensor-parallel ranks cannot divide a matrix [rows, columns] like this: a clause that names
+  // the first block of nf4 that is cut. "" when they can.
+  static std::string cut_problem(int64_t rows, int64_t columns, QuantisedFormat format,
+                                 const TensorCut& cut);
 
   // What a matrix takes.
   static int64_t packed_bytes(int64_t rows, int64_t columns, QuantisedFormat format);
@@ -51,6 +64,9 @@ class QuantisedMatrix {
   int64_t bytes() const { return packed_.nbytes() + absmax_.nbytes(); }
 
  private:
+  QuantisedMatrix rows_of(const std::vector<sp::Range>& ranges) const;
+  QuantisedMatrix columns_of(const sp::Range& range) const;
+
   QuantisedFormat format_ = QuantisedFormat::kNf4;
   int64_t rows_ = 0, columns_ = 0;
   at::Tensor packed_, absmax_;

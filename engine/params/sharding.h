@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine/device/compute_context.h"
+#include "engine/params/tensor_cut.h"
 #include "sp/mesh/communicator.h"
 
 namespace ringside::engine {
@@ -50,5 +52,27 @@ struct ExpertSharding {
   // How one part is sharded over the ranks that compute with it.
   std::shared_ptr<const Sharding> sharding;
 };
+
+// Tag of all that tensor-parallel ranks send each other in a pass.
+inline constexpr const char* kTensorTag = "tensor";
+
+// Tensor parallelism: the ranks of a group compute with their own rows or columns of a layer's
+// matrices, and hold disjoint rows of the residual stream.
+struct TensorSharding {
+  // Of ranks with the same tokens: rank r has part r of each cut parameter.
+  std::shared_ptr<sp::Communicator> ranks;
+  // Of the parameters that each of these ranks uses whole: its shard and replicas together include
+  // `ranks`, so that their gradients are summed over them.
+  std::shared_ptr<const Sharding> whole;
+  // All ranks whose gradients of a parameter make one sum, `ranks` among them.
+  std::shared_ptr<sp::Communicator> everybody;
+};
+
+// This rank among the tensor-parallel ones; the only one without tensor parallelism.
+inline TensorPlace tensor_place(const ComputeContext& context) {
+  return context.tensor == nullptr
+             ? TensorPlace{}
+             : TensorPlace{context.tensor->ranks->rank(), context.tensor->ranks->size()};
+}
 
 }  // namespace ringside::engine

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 namespace ringside::engine {
@@ -20,10 +21,25 @@ UnitPart own_part(const UnitLayout& layout, const UnitParts& parts) {
               "unit ", layout.name(), " of ", layout.numel(), " elements for ", ranks,
               " ranks in parts that end at ", ends,
               "; expected one part of at least one element for each rank");
-  UnitPart part{parts.ranks, {0}};
-  part.begins.insert(part.begins.end(), ends.begin(), ends.end());
-  part.begin = part.begins[rank];
-  part.numel = part.begins[rank + 1] - part.begin;
+  UnitPart part{parts.ranks, {}};
+  for (std::size_t p = 0; p < ends.size(); ++p) {
+    part.sizes.push_back(ends[p] - (p == 0 ? 0 : ends[p - 1]));
+  }
+  part.begin = ends[rank] - part.sizes[rank];
+  part.numel = part.sizes[rank];
+  return part;
+}
+
+// Of a layout that tensor-parallel ranks divide.
+UnitPart own_part(const UnitLayout& layout, const ComputeContext& context) {
+  const TensorPlace place = tensor_place(context);
+  TORCH_CHECK(place.ranks == layout.num_parts(), "unit ", layout.name(), " is cut into ",
+              layout.num_parts(), " parts, for ", place.ranks, " tensor-parallel ranks");
+  UnitPart part{context.tensor->ranks, {}, place.rank};
+  for (int64_t p = 0; p < place.ranks; ++p) {
+    part.sizes.push_back(layout.part_numel(p));
+  }
+  part.numel = part.sizes[place.rank];
   return part;
 }
 
@@ -33,10 +49,12 @@ UnitStorage::UnitStorage(UnitLayout layout, const ComputeContext& context,
                          std::optional<UnitParts> parts)
     : layout_(std::move(layout)), context_(context) {
   part_.numel = layout_.numel();
-  if (parts) {
+  if (parts || layout_.num_parts() > 1) {
     TORCH_CHECK(context.sharding, "unit ", layout_.name(),
                 " is in parts and its context has no sharding");
-    part_ = own_part(layout_, *parts);
+    TORCH_CHECK(!parts || layout_.num_parts() == 1, "unit ", layout_.name(),
+                " is cut into parts in two ways");
+    part_ = parts ? own_part(layout_, *parts) : own_part(layout_, context);
   }
   TORCH_CHECK(context.sharding || !context.host_master,
               "a unit with master weights in host memory needs a sharding, if only over one rank");
@@ -73,27 +91,17 @@ void UnitStorage::zero_grad() { flat_.mutable_grad().reset(); }
 std::vector<NamedSlice> UnitStorage::slices_of(const at::Tensor& buffer) const {
   std::vector<NamedSlice> slices;
   for (std::size_t i = 0; i < layout_.specs().size(); ++i) {
-    if (auto slice = slice_of(buffer, i)) {
-      slices.push_back(std::move(*slice));
-    }
+    std::ranges::move(slices_of(buffer, i), std::back_inserter(slices));
   }
   return slices;
 }
 
-std::optional<NamedSlice> UnitStorage::slice_of(const at::Tensor& buffer, std::size_t i) const {
+std::vector<NamedSlice> UnitStorage::slices_of(const at::Tensor& buffer, std::size_t i) const {
   TORCH_CHECK(buffer.sizes() == flat_.sizes(), "unit ", layout_.name(), " has a buffer of shape ",
               flat_.sizes(), ", got one of shape ", buffer.sizes());
   const int64_t first = part_.begin + (shard_ ? shard_->begin : 0);
-  const int64_t last = first + (shard_ ? shard_->size : part_.numel);
-  const UnitLayout::Range range = layout_.range(i);
-  const int64_t begin = std::max(first, range.offset);
-  const int64_t end = std::min(last, range.offset + range.numel);
-  if (begin >= end) {
-    return std::nullopt;
-  }
-  const ParamSpec& spec = layout_.specs()[i];
-  return NamedSlice{spec.name, spec.shape, begin - range.offset,
-                    buffer.narrow(0, begin - first, end - begin)};
+  const int64_t numel = shard_ ? shard_->size : part_.numel;
+  return layout_.slices_of_run(i, part_.of_layout, first, buffer.narrow(0, 0, numel));
 }
 
 at::Tensor UnitStorage::view(std::size_t i) const {
@@ -105,7 +113,10 @@ at::Tensor UnitStorage::view(std::size_t i) const {
 }
 
 sp::Communicator* UnitStorage::holders() const {
-  return is_whole() ? nullptr : context_.sharding->replicas.get();
+  if (!is_whole()) {
+    return context_.sharding->replicas.get();
+  }
+  return context_.tensor == nullptr ? nullptr : context_.tensor->everybody.get();
 }
 
 std::vector<sp::Communicator*> UnitStorage::spread() const {
@@ -124,9 +135,9 @@ void assign(const UnitStorage& storage, std::size_t i, const at::Tensor& whole) 
   const ParamSpec& spec = storage.layout().specs().at(i);
   TORCH_CHECK(whole.sizes() == at::IntArrayRef(spec.shape), "parameter ", spec.name, " has shape ",
               spec.shape, ", got ", whole.sizes());
-  if (const auto slice = storage.slice_of(storage.flat().detach(), i)) {
-    const at::Tensor values = whole.reshape({-1});
-    slice->values.copy_(values.narrow(0, slice->begin, slice->values.numel()));
+  const NamedSlice all{spec.name, spec.shape, 0, whole.reshape({-1})};
+  for (const NamedSlice& slice : storage.slices_of(storage.flat().detach(), i)) {
+    copy_shared(all, slice);
   }
 }
 

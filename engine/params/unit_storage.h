@@ -23,11 +23,12 @@ struct UnitParts {
   std::vector<int64_t> ends;                // of each part, in elements
 };
 
-// The elements of a unit's whole buffer that a rank computes with.
+// The elements of a unit that a rank computes with.
 struct UnitPart {
   std::shared_ptr<sp::Communicator> ranks;  // the owners of all parts; null: this one is the whole
-  std::vector<int64_t> begins;              // of each part, and the end of the last
-  int64_t begin = 0;                        // of this rank's
+  std::vector<int64_t> sizes;               // elements of each part; empty without `ranks`
+  int64_t of_layout = 0;                    // which part of the layout's cut
+  int64_t begin = 0;                        // of its elements, in the buffer of that part
   int64_t numel = 0;
 };
 
@@ -35,7 +36,8 @@ struct UnitPart {
 class UnitStorage {
  public:
   // Allocates a zero buffer in the context's master dtype, on its device: this rank's shard if the
-  // context shards over more than one rank.
+  // context shards over more than one rank. Of a layout that is cut it holds the part of this
+  // rank's place in the context's tensor sharding.
   // Throws: as ParamUnit.
   UnitStorage(UnitLayout layout, const ComputeContext& context, std::optional<UnitParts> parts);
 
@@ -48,7 +50,7 @@ class UnitStorage {
   // Whether its elements are gathered for use, because it is cut or in host memory.
   bool is_gathered() const { return shard_.has_value(); }
   // Whether this rank has all elements of the unit, on the device.
-  bool is_whole() const { return !is_gathered() && part_.numel == layout_.numel(); }
+  bool is_whole() const { return !is_gathered() && part_.sizes.size() < 2; }
 
   // The master buffer, the autograd leaf (requires_grad is set): [part().numel], or a shard with
   // padding at its end, which stays 0.
@@ -70,21 +72,23 @@ class UnitStorage {
   void zero_grad();
 
   // This rank's ranges of the parameters, in order, as views of flat() outside autograd, for load,
-  // save and the optimizer. A whole unit has one slice a parameter.
+  // save and the optimizer. A whole unit has one slice a parameter; a parameter that tensor ranks
+  // divide may have several.
   std::vector<NamedSlice> slices() const { return slices_of(flat_.detach()); }
   // slices() of another buffer of flat()'s layout: an optimizer moment, a gradient.
   // Throws: c10::Error on another shape.
   std::vector<NamedSlice> slices_of(const at::Tensor& buffer) const;
-  // The slice of parameter i; nullopt when all of it is on other ranks.
+  // Those of parameter i; empty when all of it is on other ranks.
   // Throws: as slices_of(); std::out_of_range when there is no such parameter.
-  std::optional<NamedSlice> slice_of(const at::Tensor& buffer, std::size_t i) const;
+  std::vector<NamedSlice> slices_of(const at::Tensor& buffer, std::size_t i) const;
 
   // View of parameter i's master values with its shape, outside autograd. Whole units only.
   // Throws: std::out_of_range when there is no such parameter; c10::Error for a unit that is not
   // whole, and for a released one.
   at::Tensor view(std::size_t i) const;
 
-  // The ranks that hold the same elements as this one; null = all ranks. Lives as long as this.
+  // The ranks that hold the same elements as this one; null = all ranks, where tensor-parallel ones
+  // are not known. Lives as long as this.
   sp::Communicator* holders() const;
   // The groups over which the unit's elements are spread: a number that every rank has for its own
   // elements is one for the whole unit when it is summed over each of them in turn.

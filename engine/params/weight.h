@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/product_plan.h"
+
 namespace ringside::engine {
 
 // Low-rank additions to a weight: scale B A for each of its projections. Projections that share an
@@ -25,6 +27,7 @@ struct LowRank {
 };
 
 struct PackedWeight;
+class Panels;
 
 // A layer computes with `value` and sends the gradient to `leaf`. The leaf has the master dtype, so
 // the gradient of a bf16 layer is not rounded to bf16 before micro-batches and ranks are summed.
@@ -35,6 +38,10 @@ struct Weight {
   std::shared_ptr<const LowRank> low_rank;     // null: none; only linear layers read it
   std::shared_ptr<const PackedWeight> packed;  // quantised, in place of value and leaf, which then
                                                // are undefined; only linear layers read it
+  // The value packed for products without autograd; null: it is not. What reads the value may read
+  // this instead.
+  std::shared_ptr<const Panels> panels;
+  ProductKernels kernel = {};  // of products of the value
 
   Weight() = default;
   // A weight whose values are used as they are stored.

@@ -7,33 +7,51 @@
 namespace ringside::engine {
 namespace {
 
+// An input, and what this tensor rank has of it.
+struct HostInput {
+  const ModelInput& input;
+  const RowParts& rows;
+  const TensorEntries& entries;
+
+  // Of rows of the residual stream. x_s: undefined, or of all rows.
+  at::Tensor own(const at::Tensor& x_s) const { return x_s.defined() ? own_rows(x_s, rows) : x_s; }
+};
+
 // A tensor that every input brings to the device: where it is taken from, and where it goes.
 struct Row {
-  at::Tensor (*of)(const ModelInput& input);
+  at::Tensor (*of)(const HostInput& host);
   at::Tensor DeviceBatch::*to;
 };
 
 template <at::Tensor sp::MicroBatch::*kMember>
-at::Tensor of_batch(const ModelInput& input) {
-  return input.batch->*kMember;
+at::Tensor of_batch(const HostInput& host) {
+  return host.input.batch->*kMember;
+}
+
+at::Tensor source_of(const HostInput& host) {
+  return host.rows.is_cut() ? host.entries.source_m : host.input.batch->source_n;
 }
 
 constexpr std::array kRows = {
     Row{of_batch<&sp::MicroBatch::ids_s>, &DeviceBatch::ids_s},
     Row{of_batch<&sp::MicroBatch::positions_s>, &DeviceBatch::positions_s},
-    Row{of_batch<&sp::MicroBatch::copies_s>, &DeviceBatch::copies_s},
+    Row{[](const HostInput& host) { return host.own(host.input.batch->copies_s); },
+        &DeviceBatch::copies_s},
     Row{of_batch<&sp::MicroBatch::share_positions_S>, &DeviceBatch::share_positions_S},
-    Row{of_batch<&sp::MicroBatch::source_n>, &DeviceBatch::source_n},
+    Row{source_of, &DeviceBatch::source_n},
     Row{of_batch<&sp::MicroBatch::target_n>, &DeviceBatch::target_n},
-    Row{[](const ModelInput& input) { return input.temperature_n; }, &DeviceBatch::temperature_n},
-    Row{[](const ModelInput& input) { return input.routes_sLK; }, &DeviceBatch::routes_sLK},
+    Row{[](const HostInput& host) { return host.input.temperature_n; },
+        &DeviceBatch::temperature_n},
+    Row{[](const HostInput& host) { return host.own(host.input.routes_sLK); },
+        &DeviceBatch::routes_sLK},
 };
 
 }  // namespace
 
 DeviceBatches::DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
-                             const std::optional<c10::Stream>& stream)
-    : inputs_(inputs), device_(device), stream_(stream) {
+                             const std::optional<c10::Stream>& stream,
+                             std::shared_ptr<sp::Communicator> tensor)
+    : inputs_(inputs), device_(device), stream_(stream), tensor_(std::move(tensor)) {
   start();
 }
 
@@ -43,10 +61,16 @@ void DeviceBatches::start() {
     return;
   }
   const ModelInput& input = inputs_[started_++];
+  divided_.rows = even_rows(tensor_, input.batch->ids_s.size(0));
+  if (divided_.rows.is_cut()) {
+    divided_.entries = divide_entries(input.batch->source_n, divided_.rows);
+  }
   std::vector<at::Tensor> host;
   for (const Row& row : kRows) {
-    host.push_back(row.of(input));
+    host.push_back(row.of({input, divided_.rows, divided_.entries}));
   }
+  host.push_back(divided_.entries.entry_n);
+  host.push_back(divided_.entries.place_n);
   for (const auto& [name, values_n] : input.columns.all()) {
     host.push_back(values_n);
   }
@@ -57,13 +81,17 @@ DeviceBatch DeviceBatches::next() {
   TORCH_CHECK(upload_, "device batches: all ", inputs_.size(), " inputs were taken");
   std::vector<at::Tensor> tensors = upload_->take();
   const ModelInput& input = inputs_[started_ - 1];
-  start();
   DeviceBatch batch;
+  batch.rows = divided_.rows;
+  batch.entries.ranks = {tensor_, divided_.entries.entries_of};
+  start();
   batch.records_routes = input.records_routes;
   auto next = std::make_move_iterator(tensors.begin());
   for (const Row& row : kRows) {
     batch.*row.to = *next++;
   }
+  batch.entries.entry_n = *next++;
+  batch.entries.place_n = *next++;
   for (const auto& [name, values_n] : input.columns.all()) {
     batch.columns.set(name, *next++);
   }

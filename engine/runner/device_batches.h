@@ -1,5 +1,6 @@
 // Micro-batches on the device: uploads the inputs of a pass one after another, the next one while
-// the model computes with the current one.
+// the model computes with the current one. Tensor-parallel ranks have the same inputs; what belongs
+// to rows of the residual stream is uploaded for the rows of this rank.
 //
 // Shapes: s = tokens of this rank, n = its loss entries, S = tokens of its ring share, L = layers
 // with experts, K = experts a token.
@@ -10,12 +11,15 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/device/upload.h"
+#include "engine/nn/tensor_rows.h"
 #include "engine/runner/columns.h"
+#include "engine/runner/tensor_inputs.h"
 #include "sp/batch/collator.h"
 
 namespace ringside::engine {
@@ -35,23 +39,27 @@ struct ModelInput {
 struct DeviceBatch {
   at::Tensor ids_s;
   at::Tensor positions_s;
-  at::Tensor copies_s;
+  at::Tensor copies_s;           // of this tensor rank's rows
   at::Tensor share_positions_S;  // undefined unless the micro-batch has them
-  at::Tensor source_n;
+  at::Tensor source_n;           // of entries on this tensor rank's rows, and among these
   at::Tensor target_n;
   at::Tensor temperature_n;
-  at::Tensor routes_sLK;  // undefined: the routers choose
+  at::Tensor routes_sLK;  // of this tensor rank's rows; undefined: the routers choose
   bool records_routes = false;
   Columns columns;
+  RowParts rows = {};  // of tensor-parallel ranks
+  EntryParts entries = {};
 };
 
 // Thread safety: none.
 class DeviceBatches {
  public:
   // Starts the first upload. `inputs` must outlive the object. stream: of make_side_stream(device).
-  // Throws: as Upload.
+  // tensor: the tensor-parallel ranks; null: there is one.
+  // Throws: as Upload; c10::Error on an entry whose source is no row.
   DeviceBatches(std::span<const ModelInput> inputs, c10::Device device,
-                const std::optional<c10::Stream>& stream);
+                const std::optional<c10::Stream>& stream,
+                std::shared_ptr<sp::Communicator> tensor = nullptr);
 
   // The next input, in order. Starts the upload of the one after it.
   // Blocks: never; the current stream waits for its upload.
@@ -59,11 +67,18 @@ class DeviceBatches {
   DeviceBatch next();
 
  private:
+  // What the upload in progress brings beside tensors.
+  struct Divided {
+    RowParts rows;
+    TensorEntries entries;
+  };
   void start();
 
   std::span<const ModelInput> inputs_;
   c10::Device device_;
   std::optional<c10::Stream> stream_;
+  std::shared_ptr<sp::Communicator> tensor_;
+  Divided divided_;
   std::size_t started_ = 0;
   std::optional<Upload> upload_;  // of the input that next() returns
 };

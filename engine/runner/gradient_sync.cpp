@@ -80,6 +80,7 @@ class GradientSync::State {
   }
 
   void finish() {
+    last_backward_ = true;
     for (std::size_t u = 0; u < units_.size(); ++u) {
       if (parts_[u].whole.defined()) {
         add_gradient(u, at::zeros_like(parts_[u].whole), /*last=*/true);
@@ -176,7 +177,10 @@ GradientSync::~GradientSync() = default;
 
 void GradientSync::expect_last_backward() { state_->set_last_backward(true); }
 
-void GradientSync::end_backward() { state_->finish_scatter(); }
+void GradientSync::end_backward() {
+  state_->finish_scatter();
+  state_->set_last_backward(false);
+}
 
 void GradientSync::finish() { state_->finish(); }
 

@@ -1,9 +1,10 @@
 // Gradient sync: sums every unit's gradient over the ranks, starting when its backward has ended.
 //
-// A whole unit's gradient is summed over all ranks. A sharded unit's is summed over the shard,
-// where each rank receives its own range, and the range then over the replicas. A part's gradient
-// (experts') has the tokens of all ranks whose parts make up the unit, so it is summed over the
-// ranks with the same part alone. The sum over a shard adds the ranks in the order of their
+// A whole unit's gradient is summed over all ranks, tensor-parallel ones included. A sharded unit's
+// is summed over the shard, where each rank receives its own range, and the range then over the
+// replicas. A part's gradient (experts', or of matrices that tensor-parallel ranks divide) has the
+// tokens of all ranks whose parts make up the unit, so it is summed over the ranks with the same
+// part alone. The sum over a shard adds the ranks in the order of their
 // numbers, so that its bits depend on nothing else; the others are the communicator's all-reduces.
 #pragma once
 
@@ -29,11 +30,11 @@ class GradientSync {
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // The next backward is the last one of its pass: each unit's sum starts when its gradient is
-  // complete.
+  // The next backward is the last one of its pass for all units that it reaches, as that of a
+  // stage's last input: each unit's sum starts when its gradient is complete.
   void expect_last_backward();
 
-  // Ends a backward that is not the last one: waits for sums that it started.
+  // Ends a backward: waits for sums over shards that it started.
   // Blocks: as finish().
   void end_backward();
 

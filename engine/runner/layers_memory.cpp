@@ -1,6 +1,7 @@
 #include "engine/runner/layers_memory.h"
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -29,23 +30,37 @@ int64_t elements(const std::vector<ParamSpec>& specs) {
   return sum;
 }
 
+OwnElements own_elements(const std::vector<ParamSpec>& specs, int64_t tensor_ranks) {
+  OwnElements own;
+  for (const ParamSpec& spec : specs) {
+    if (spec.cut.is_cut()) {
+      own.cut += c10::multiply_integers(piece_shape(spec.cut, spec.shape, /*part=*/0));
+    } else {
+      (tensor_ranks == 1 ? own.cut : own.whole) += spec.numel();
+    }
+  }
+  return own;
+}
+
 int64_t share(int64_t whole, int64_t ranks) { return (whole + ranks - 1) / ranks; }
 
 int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
                            int64_t compute) {
   int64_t bytes = 0;
   for (const ParamSpec& spec : specs) {
-    bytes += spec.shape.size() == 2
-                 ? QuantisedMatrix::packed_bytes(spec.shape[0], spec.shape[1], format)
-                 : spec.numel() * compute;
+    const std::vector<int64_t> shape =
+        spec.cut.is_cut() ? piece_shape(spec.cut, spec.shape, /*part=*/0) : spec.shape;
+    bytes += shape.size() == 2 ? QuantisedMatrix::packed_bytes(shape[0], shape[1], format)
+                               : c10::multiply_integers(shape) * compute;
   }
   return bytes;
 }
 
-AdapterMemory adapter_memory(const ModelConfig& config, const AdapterShape& shape, int64_t tokens,
+AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage,
+                             const AdapterShape& shape, int64_t tokens, int64_t tensor_ranks,
                              int64_t compute, int64_t master) {
-  const std::vector<ParamSpec> factors = Adapters::factors(config, shape.options);
-  const int64_t layers = config.num_hidden_layers;
+  const std::vector<ParamSpec> factors = Adapters::factors(config, stage, shape.options);
+  const int64_t layers = std::max<int64_t>(1, stage.layers.size());
   int64_t columns = 0;
   for (const ParamSpec& spec : factors) {
     columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
@@ -54,7 +69,9 @@ AdapterMemory adapter_memory(const ModelConfig& config, const AdapterShape& shap
   AdapterMemory memory{elements(factors) * master, columns / layers * tokens * compute + casts};
   if (shape.base) {
     memory.packed_layers = 0;
-    for (const DecoderLayer& layer : make_layers(config)) {
+    const std::vector<DecoderLayer> all = make_layers(config, {0, tensor_ranks});
+    for (int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
+      const DecoderLayer& layer = all[i];
       *memory.packed_layers += packed_layer_bytes(layer.specs(), *shape.base, compute);
     }
   }
@@ -75,15 +92,26 @@ LayersMemory::LayersMemory(const ModelConfig& config, const std::vector<DecoderL
       adapters_(adapters),
       compute_(bytes(context.compute)),
       master_(bytes(context.master)),
-      stream_(shape.tokens * config.hidden_size * compute_) {
+      stream_(shape.own_rows() * config.hidden_size * compute_) {
   const MixerShape mixers = mixer_shape(shape, context);
+  // A mixer saves its input: with tensor ranks that of all of them, where it gathers hidden states.
+  const auto input = [&](const TensorWidths& widths) {
+    return widths.gathered == config.hidden_size ? shape.tokens * config.hidden_size * compute_
+                                                 : stream_;
+  };
   for (const DecoderLayer& layer : layers) {
     Cost& cost = tokens_.emplace_back(layer.token_mixer().cost(mixers));
-    // A norm saves its input and a number of each row; a mixer saves its input.
-    cost.saved += layer.num_norms() * (stream_ + shape.tokens * mixers.sums) + 2 * stream_ +
+    const TensorWidths of_tokens = layer.token_mixer().tensor_widths();
+    const TensorWidths of_channels = layer.channel_mixer().tensor_widths();
+    // A norm saves its input and a number of each row.
+    cost.saved += layer.num_norms() * (stream_ + shape.own_rows() * mixers.sums) +
+                  input(of_tokens) + input(of_channels) +
                   (adapters != nullptr ? adapters->saved_by_layer : 0);
+    cost.buffers += tensor_buffers(of_tokens, mixers);
   }
-  channels_ = layers[largest_layer(layers)].channel_mixer().cost(mixers);
+  const ChannelMixer& channels = layers[largest_layer(layers)].channel_mixer();
+  channels_ = channels.cost(mixers);
+  channels_.flowing += tensor_buffers(channels.tensor_widths(), mixers);
 }
 
 int64_t LayersMemory::recomputed(int64_t layer, int64_t saved) const {

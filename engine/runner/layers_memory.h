@@ -17,10 +17,21 @@ namespace ringside::engine {
 // Elements of all the parameters.
 int64_t elements(const std::vector<ParamSpec>& specs);
 
+// What tensor rank 0, which has the most, has of such parameters: parts, and those that every
+// tensor rank uses whole. Where there is one rank, they all count as parts.
+struct OwnElements {
+  int64_t cut = 0;
+  int64_t whole = 0;
+  int64_t all() const { return cut + whole; }
+};
+// Counts them by their cuts.
+OwnElements own_elements(const std::vector<ParamSpec>& specs, int64_t tensor_ranks);
+
 // The largest part when `whole` is divided over ranks.
 int64_t share(int64_t whole, int64_t ranks);
 
-// A layer whose projections are packed; its other parameters take `compute` bytes an element.
+// A layer whose projections are packed, as tensor rank 0 keeps it; its other parameters take
+// `compute` bytes an element.
 int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat format,
                            int64_t compute);
 
@@ -33,9 +44,11 @@ struct AdapterMemory {
   std::optional<int64_t> packed_layers = {};
 };
 
-// tokens: of this rank. compute, master: bytes of a number.
+// Of a stage's layers. tokens: of this rank, one of `tensor_ranks`. compute, master: bytes of a
+// number.
 // Throws: c10::Error on adapters that the model cannot have.
-AdapterMemory adapter_memory(const ModelConfig& config, const AdapterShape& shape, int64_t tokens,
+AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage,
+                             const AdapterShape& shape, int64_t tokens, int64_t tensor_ranks,
                              int64_t compute, int64_t master);
 
 // The first layer with experts, if there is one; otherwise the first.

@@ -19,8 +19,12 @@ struct LoadingMemory {
 // Of Decoder's constructor that fills the units one after another. Beside the units that are ready,
 // a layer that is packed has its master values and what packing needs. Scratch memory of the host
 // (values drawn at random, tensors of files that are unpacked) is left out.
-// context: dtypes only.
+// context: dtypes only. stage: of the model.
 // Thread safety: pure.
+LoadingMemory loading_memory(const ModelConfig& config, const Stage& stage,
+                             const ComputeContext& context, const WeightStorage& storage,
+                             const StateShape& state);
+// The same for the whole model.
 LoadingMemory loading_memory(const ModelConfig& config, const ComputeContext& context,
                              const WeightStorage& storage, const StateShape& state);
 

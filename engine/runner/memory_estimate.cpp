@@ -26,10 +26,19 @@ class Sizes {
     master_ = bytes(context.master);
     sums_ = std::max<int64_t>(4, compute_);
     casts_ = context.compute != context.master && !shape.adapters;  // frozen ones are cast once
+    stage_ = shape.stage.value_or(whole_stage(config));
     if (shape.adapters) {
-      adapters_ = adapter_memory(config, *shape.adapters, shape.tokens, compute_, master_);
+      adapters_ = adapter_memory(config, stage_, *shape.adapters, shape.tokens, shape.tensor_ranks,
+                                 compute_, master_);
     }
-    const std::vector<DecoderLayer> layers = make_layers(config);
+    // A stage without layers counts with one of the model's. Tensor rank 0 has the most heads and
+    // columns.
+    const int64_t first = std::min(stage_.layers.begin, config.num_hidden_layers - 1);
+    std::vector<DecoderLayer> layers;
+    layers.reserve(stage_.layers.size() + 1);
+    for (int64_t i = first; i < std::max(first + 1, stage_.layers.end); ++i) {
+      layers.emplace_back(config, i, TensorPlace{0, shape.tensor_ranks});
+    }
     layers_.emplace(config, layers, shape, context, adapters_ ? &*adapters_ : nullptr);
     add_elements(layers);
   }
@@ -37,13 +46,19 @@ class Sizes {
   MemoryEstimate at_head() const {
     MemoryEstimate m = states();
     m.gradients = accumulated_gradients();
+    if (!stage_.scores) {
+      m.gathered = keeps_gathered() ? kept_gathered() : saved_casts(layers());
+      m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + of_other_inputs();
+      return m;
+    }
     const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
     m.gathered = keeps_gathered() ? kept_gathered()
                                   : saved_casts(layers()) + head_weights +
                                         (sharded() ? made_layer() * compute_ : 0);
-    m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + tail();
+    m.activations =
+        tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + of_other_inputs();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
-    m.logits = rows * c_.vocab_size * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
+    m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
     return m;
   }
@@ -65,7 +80,7 @@ class Sizes {
                      ? kept_gathered()
                      : saved_casts(below + 1) +
                            (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
-    m.activations = tables() + layers_->kept_on_device(below, 2);
+    m.activations = tables() + layers_->kept_on_device(below, 2) + of_other_inputs();
     m.working = layers_->channels_moment(below);
     const int64_t buffers = layers_->buffers(below);
     if (layers_->tokens_moment(below) + buffers > m.working) {
@@ -78,31 +93,45 @@ class Sizes {
   Sizes(const Sizes&) = delete;
   Sizes& operator=(const Sizes&) = delete;
 
-  int64_t layers() const { return c_.num_hidden_layers; }
+  int64_t layers() const { return stage_.layers.size(); }
 
  private:
   // Counts the elements of the layers and of the model.
   void add_elements(const std::vector<DecoderLayer>& layers) {
     const int64_t mine = share(c_.experts.count, p_.state.expert_ranks);
-    int64_t whole = 0;  // elements of all experts of all layers
+    int64_t all_layers = 0;  // elements on all tensor and expert ranks
     for (const DecoderLayer& layer : layers) {
-      int64_t of_all = 0;
+      int64_t of_all = 0;  // of all experts
       for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
         of_all += elements(specs);
       }
       const int64_t experts = of_all > 0 ? of_all / c_.experts.count * mine : 0;
-      whole += of_all;
+      all_layers += elements(layer.specs()) + of_all;
       experts_ += experts;
-      dense_layers_ += elements(layer.specs());
-      elements_of_layer_.push_back(elements(layer.specs()) + experts);
+      const OwnElements own = own_elements(layer.specs(), p_.tensor_ranks);
+      dense_layers_ += own.all();
+      whole_ += own.whole;
+      elements_of_layer_.push_back(own.all() + experts);
     }
     const std::size_t largest = largest_layer(layers);
     layer_parameters_ = elements_of_layer_[largest];
-    dense_layer_ = elements(layers[largest].specs());
+    dense_layer_ = own_elements(layers[largest].specs(), p_.tensor_ranks).all();
     experts_layer_ = layer_parameters_ - dense_layer_;
-    dense_ = elements(decoder_specs(c_)) - whole;
+    if (stage_.layers.empty()) {
+      experts_ = dense_layers_ = all_layers = whole_ = 0;
+    }
+    const int64_t table = c_.vocab_size * c_.hidden_size;
+    head_parameters_ = stage_.scores ? own_words() * c_.hidden_size : 0;
+    // Beside the layers there are the embedding and the head, cut, and whole parameters.
+    int64_t ends = 0, others = -all_layers;
+    for (const UnitSpecs& unit : unit_specs(c_, stage_)) {
+      const bool is_end = unit.role == UnitRole::kEmbedding || unit.role == UnitRole::kHead;
+      ends += is_end ? table : 0;
+      others += is_end ? 0 : elements(unit.specs);
+    }
+    whole_ += p_.tensor_ranks > 1 ? others : 0;
+    dense_ = dense_layers_ + ends / c_.vocab_size * own_words() + others;
     parameters_ = dense_ + experts_;
-    head_parameters_ = c_.vocab_size * c_.hidden_size;
   }
 
   // Gradients of trained weights, with those of `done` layers.
@@ -149,8 +178,12 @@ class Sizes {
   bool weights_are_made() const { return casts_ || sharded() || p_.state.parameters_on_host; }
   // Elements that this rank stores.
   int64_t stored() const {
-    return share(dense_, p_.state.shard_ranks) + share(experts_, p_.state.expert_shard_ranks);
+    // Parameters that every tensor rank uses whole are sharded over these ranks too.
+    const int64_t of_whole = sharded() ? p_.state.shard_ranks * p_.tensor_ranks : 1;
+    return share(dense_ - whole_, p_.state.shard_ranks) + share(whole_, of_whole) +
+           share(experts_, p_.state.expert_shard_ranks);
   }
+  int64_t own_words() const { return share(c_.vocab_size, p_.tensor_ranks); }
   // Whether this rank's experts are gathered for use.
   bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
   // Elements of a layer that are made for use, where weights are.
@@ -219,12 +252,26 @@ class Sizes {
   int64_t tables() const { return p_.tokens * c_.rope().head_dim * compute_ + layers_->tables(); }
   // The final norm's input and output, and the rows of the entries.
   int64_t tail() const {
-    return p_.tokens * (2 * c_.hidden_size * compute_ + sums_) +
-           p_.entries * (c_.hidden_size * compute_ + 24);
+    return p_.own_rows() * (2 * c_.hidden_size * compute_ + sums_) +
+           (share(p_.entries, p_.tensor_ranks) + (p_.tensor_ranks > 1 ? p_.entries : 0)) *
+               c_.hidden_size * compute_ +
+           p_.entries * 24;
+  }
+
+  // In a pipeline: what the stage holds of other inputs, and messages that arrive and leave.
+  int64_t of_other_inputs() const {
+    if (!p_.stage) {
+      return 0;
+    }
+    const int64_t message = p_.tokens * c_.hidden_size * compute_;
+    const int64_t of_input =
+        (p_.activations.offload ? 0 : layers_->kept(0, layers())) + (stage_.scores ? tail() : 0);
+    return (p_.live_inputs - 1) * of_input + 4 * message;
   }
 
   const ModelConfig& c_;
   const PassShape& p_;
+  Stage stage_;
   int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
   bool casts_ = false;                           // weights are cast for use
   std::optional<AdapterMemory> adapters_;        // empty: all weights are trained
@@ -234,6 +281,7 @@ class Sizes {
   int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
   std::vector<int64_t> elements_of_layer_;
   int64_t dense_ = 0, dense_layers_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
+  int64_t whole_ = 0;  // of dense_: those that several tensor ranks use whole
 };
 
 }  // namespace

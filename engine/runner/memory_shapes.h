@@ -7,6 +7,7 @@
 #include "engine/layers/activation_options.h"
 #include "engine/layers/cost.h"
 #include "engine/models/adapters.h"
+#include "engine/models/stage.h"
 #include "engine/params/quantised_matrix.h"
 
 namespace ringside::engine {
@@ -16,6 +17,7 @@ struct StateShape {
   int64_t shard_ranks = 1;   // that hold one copy of the model together; 1: this rank has all of it
   int64_t expert_ranks = 1;  // that hold all experts together, each with its own
   int64_t expert_shard_ranks = 1;  // that share one rank's experts; shard_ranks with 1 above
+  int64_t tensor_ranks = 1;        // that divide a layer's matrices
   int64_t zero_stage = 3;          // as Sharding::stage
   bool moments_on_host = false;
   bool masters_on_host = false;     // gradients leave for the host too
@@ -39,6 +41,10 @@ struct PassShape : MixerShape {
   bool trains = true;        // false: forward passes only
   StateShape state;
   std::optional<AdapterShape> adapters;  // empty: all weights are trained
+  // The stage of a pipeline, empty: the whole model; and how many inputs it holds between their
+  // forward and backward at once.
+  std::optional<Stage> stage;
+  int64_t live_inputs = 1;
 };
 
 }  // namespace ringside::engine

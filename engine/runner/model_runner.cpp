@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/device/device_backend.h"
 #include "engine/device/side_stream.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/optim/grad_clip.h"
-#include "engine/runner/overlapped_ulysses.h"
-#include "engine/runner/replayed_rows.h"
-#include "engine/runner/sequence_parallel_attention.h"
-#include "engine/runner/sequence_parallel_delta.h"
+#include "sp/mesh/control.h"
 
 namespace ringside::engine {
 namespace {
@@ -24,83 +20,19 @@ constexpr const char* kFiniteMarks = "finite_marks";
 constexpr const char* kLossScale = "loss_scale";
 constexpr const char* kBalanceLoss = "balance_loss";
 
-// Attention backend of a micro-batch over the mesh, for all layers and both passes. wire: device
-// and dtype of q, k and v. Only plain weights can be projected by parts, so with adapters
-// asynchronous Ulysses becomes synchronous; in models with gated delta nets too.
-std::unique_ptr<AttentionBackend> attention_of(const sp::MicroBatch& batch,
-                                               const at::Tensor& share_positions_S,
-                                               const sp::ProcessGroups& groups,
-                                               const Decoder& decoder) {
-  const at::TensorOptions wire = decoder.context().compute_options();
-  const auto kernels = device_backend(wire.device().type()).attention_kernels();
-  WindowContexts contexts;
-  for (const sp::WindowPlan& plan : batch.plans) {
-    contexts[plan.window] = {kernels->prepare(plan.plan, wire), groups.tensors(sp::axes::kUlysses),
-                             groups.tensors(sp::axes::kRing)};
-  }
-  if (batch.state_plan != nullptr) {
-    return std::make_unique<SequenceParallelAttention>(
-        std::move(contexts),
-        std::make_shared<SequenceParallelDelta>(
-            std::make_shared<const PreparedState>(batch.state_plan, wire.device()),
-            groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)));
-  }
-  if (batch.async_ulysses && decoder.has_plain_weights()) {
-    return std::make_unique<OverlappedUlysses>(std::move(contexts), share_positions_S);
-  }
-  return std::make_unique<SequenceParallelAttention>(std::move(contexts));
-}
-
 std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   const std::string name = first_non_finite(units);
   return name.empty() ? "another rank's shard" : name;
 }
 
-void add_work(SequenceWork& work, const sp::MicroBatch& batch, const Decoder& model) {
-  work.raw_tokens += static_cast<double>(batch.saving.raw_tokens);
-  work.unique_tokens += static_cast<double>(batch.saving.unique_tokens);
-  const sp::Range& layers = model.stage().layers;
-  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
-    if (const TokenFlow flow = model.layer(layer).token_mixer().flow(); !flow.state) {
-      const sp::WindowPlan& plan = batch.plan(flow.window);
-      work.raw_pairs += static_cast<double>(plan.raw_pairs);
-      work.unique_pairs += static_cast<double>(plan.unique_pairs);
-    }
+// For all experts of the whole model.
+ExpertLoad no_load(const HeadedModel& model) {
+  const ModelConfig& config = model.trunk().config();
+  ExpertLoad load(config.num_hidden_layers);
+  for (const int64_t layer : expert_layers(config)) {
+    load[layer].resize(config.experts.count);
   }
-  work.balance_tokens_max = std::max(work.balance_tokens_max, batch.balance.tokens);
-  work.balance_pairs_max = std::max(work.balance_pairs_max, batch.balance.pairs);
-}
-
-// Bytes that this rank sends for a token mixer in a forward and backward of a micro-batch, by its
-// plan. A second forward runs again what passes a state; attention only when all is recomputed.
-int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_t element,
-                      Recompute recompute) {
-  const int64_t sums = std::max<int64_t>(4, element);
-  if (flow.state) {
-    const sp::StateTraffic& traffic = batch.state_plan->traffic;
-    const int64_t forwards = recompute == Recompute::kNone ? 1 : 2;
-    return forwards * sp::forward_bytes(traffic, element, sums) +
-           sp::backward_bytes(traffic, element, sums);
-  }
-  const sp::Traffic& traffic = batch.plan(flow.window).plan->traffic;
-  const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
-  return forwards * sp::forward_bytes(traffic, element) +
-         sp::backward_bytes(traffic, element, sums);
-}
-
-// That the plans predict for the mixers' passes over the inputs.
-double predicted_bytes(const Decoder& model, std::span<const ModelInput> inputs) {
-  const int64_t element = at::elementSize(model.compute_dtype());
-  const Recompute recompute = model.activation_options().recompute;
-  const sp::Range& layers = model.stage().layers;
-  int64_t bytes = 0;
-  for (const ModelInput& input : inputs) {
-    for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
-      bytes +=
-          planned_bytes(model.layer(layer).token_mixer().flow(), *input.batch, element, recompute);
-    }
-  }
-  return static_cast<double>(bytes);
+  return load;
 }
 
 }  // namespace
@@ -115,6 +47,7 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
                          const AdamWOptions& optimizer)
     : ModelRunner(std::move(model), groups) {
   optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
+  pipeline_units_ = std::make_unique<PipelineUnits>(*model_, groups_.control(sp::axes::kPipeline));
   gradient_sync_ = std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
                                                   model_->trunk().context());
   if (model_->trunk().compute_dtype() == at::kHalf) {
@@ -130,6 +63,9 @@ void ModelRunner::balance_experts(const BalanceOptions& options) {
   TORCH_CHECK(
       options.bias_update_rate == 0.0 || any_layer_supports(config, Feature::kRouterCorrections),
       "model runner: an update of corrections that the model's routers do not have");
+  TORCH_CHECK(options.aux_loss_coef == 0.0 || decoder().context().pipeline == nullptr,
+              "model runner: a load-balancing loss is one loss over all layers, and a stage of a "
+              "pipeline has the layers of its own only; expected an update of corrections");
   balance_ = options;
 }
 
@@ -143,33 +79,46 @@ const AdamW& ModelRunner::optimizer() const {
   return *optimizer_;
 }
 
-HeadOutput ModelRunner::forward(const DeviceBatch& batch, AttentionBackend& attention,
-                                ExpertNotes& experts) const {
-  experts.replayed_sLK = batch.routes_sLK;
-  experts.records = batch.records_routes;
-  const at::Tensor hidden_sE =
-      model_->trunk().forward(batch.ids_s, batch.positions_s, attention, &experts);
-  // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
-  HeadOutput output = model_->apply_head(
-      {at::embedding(hidden_sE, batch.source_n), batch.target_n, batch.temperature_n});
-  output.changed_routes = experts.changed;
-  if (batch.records_routes) {
-    output.routes_sLK = experts.recorded_sLK();
+void ModelRunner::run_plan(sp::PipelineSchedule schedule, std::size_t inputs,
+                           StageWork& work) const {
+  const Pipeline* pipeline = decoder().context().pipeline.get();
+  const auto count = static_cast<int64_t>(inputs);
+  if (pipeline == nullptr) {
+    const std::shared_ptr<sp::Communicator> alone = groups_.tensors(sp::axes::kNone);
+    run_pipeline(pipeline_plan({}, schedule, /*warm_up=*/0, count), {}, *alone, work);
+    return;
   }
-  return output;
+  const bool trains = schedule != sp::PipelineSchedule::kForwardOnly;
+  const sp::PipelinePlan plan =
+      pipeline_plan(pipeline->shape, schedule, trains ? pipeline->warm_up : 0, count);
+  sp::check_agreement(plan.hash(), "the plan of the pipeline", *groups_.control(sp::axes::kWorld));
+  run_pipeline(plan, pipeline->shape, *pipeline->line, work);
+}
+
+std::shared_ptr<sp::Communicator> ModelRunner::tensor_ranks() const {
+  const auto& tensor = decoder().context().tensor;
+  return tensor == nullptr ? nullptr : tensor->ranks;
+}
+
+void ModelRunner::add_tensor_ranks(ExpertLoad& load) const {
+  const auto& tensor = decoder().context().tensor;
+  if (tensor == nullptr || tensor->ranks->size() == 1) {
+    return;
+  }
+  for (std::vector<double>& of_layer : load) {
+    if (!of_layer.empty()) {
+      of_layer = sp::sum_scalars(of_layer, *groups_.control(sp::axes::kTensor));
+    }
+  }
 }
 
 void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const {
-  const at::NoGradGuard no_grad;
-  const ReplayedRows replayed(inputs, decoder(), upload_stream_);
-  DeviceBatches batches(inputs, device(), upload_stream_);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const DeviceBatch batch = batches.next();
-    const auto attention =
-        attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    ExpertNotes experts{.counts = replayed.of_input(i)};
-    on_output(i, forward(batch, *attention, experts));
+  if (inputs.empty()) {
+    return;
   }
+  LiveInputs live(*model_, inputs, groups_, upload_stream_);
+  EvaluationPass pass(live, on_output);
+  run_plan(sp::PipelineSchedule::kForwardOnly, inputs.size(), pass);
 }
 
 double ModelRunner::sent_bytes() const {
@@ -179,23 +128,22 @@ double ModelRunner::sent_bytes() const {
       bytes += static_cast<double>(sent);
     }
   }
+  const auto& tensor = decoder().context().tensor;
+  if (tensor != nullptr && tensor->ranks->sent_bytes().contains(kTensorTag)) {
+    bytes += static_cast<double>(tensor->ranks->sent_bytes().at(kTensorTag));
+  }
   return bytes;
 }
 
-at::Tensor ModelRunner::minimised(const at::Tensor& sum, const LoadBalance* balance,
-                                  std::size_t inputs) {
-  const at::Tensor scale = loss_scale_ ? loss_scale_->value() : at::Tensor();
-  if (balance != nullptr) {
-    const double share = 1.0 / static_cast<double>(inputs);
-    at::Tensor weight = at::full({}, balance_.aux_loss_coef * share,
-                                 at::TensorOptions().dtype(at::kDouble).device(device()));
-    weight = scale.defined() ? weight * scale : weight;
-    const at::Tensor loss = balance->finish(*groups_.tensors(sp::axes::kLoss), weight) * share;
-    const at::Tensor routes_LX = balance->routes_LX();
-    balance_loss_ = balance_loss_.defined() ? balance_loss_ + loss : loss;
-    balance_routes_LX_ = balance_routes_LX_.defined() ? balance_routes_LX_ + routes_LX : routes_LX;
+void ModelRunner::collect_figures_of(const ModelInput& input, const LossFunction& loss) const {
+  const at::Tensor none =
+      at::zeros({0}, at::TensorOptions().dtype(decoder().context().master).device(device()));
+  Columns columns;
+  for (const auto& [name, values_n] : input.columns.all()) {
+    columns.set(name, values_n.narrow(0, 0, 0).to(device()));
   }
-  return scale.defined() ? sum * scale : sum;
+  const at::NoGradGuard no_grad;
+  loss({none, none, none}, columns);
 }
 
 SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFunction& loss) {
@@ -203,52 +151,56 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   for (ParamUnit* unit : model_->units()) {
     unit->zero_grad();
   }
-  const ModelConfig& config = decoder().config();
-  SequenceWork work;
-  work.expert_rows = no_expert_load(decoder());
-  balance_loss_.reset();
-  balance_routes_LX_.reset();
+  const Pipeline* pipeline = decoder().context().pipeline.get();
+  const double share = 1.0 / static_cast<double>(std::max<std::size_t>(1, inputs.size()));
+  TrainingOutcome outcome;
+  outcome.work.expert_rows = no_load(*model_);
   const double sent_before = sent_bytes();
-  const ReplayedRows replayed(inputs, decoder(), upload_stream_);
-  DeviceBatches batches(inputs, device(), upload_stream_);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const DeviceBatch batch = batches.next();
-    // Lives until the backward, in which recomputed layers call it again.
-    const auto attention =
-        attention_of(*inputs[i].batch, batch.share_positions_S, groups_, model_->trunk());
-    std::optional<LoadBalance> balance;
-    if (balance_.any()) {
-      balance.emplace(std::ssize(expert_layers(config)), config.experts.count, batch.copies_s);
+  if (!inputs.empty()) {
+    LiveInputs live(*model_, inputs, groups_, upload_stream_);
+    const TrainingParts parts{loss,
+                              *gradient_sync_,
+                              loss_scale_ ? loss_scale_->value() : at::Tensor(),
+                              balance_.any(),
+                              balance_.aux_loss_coef * share,
+                              groups_.tensors(sp::axes::kLoss),
+                              tensor_ranks()};
+    TrainingPass pass(live, parts, /*is_whole=*/pipeline == nullptr, outcome);
+    run_plan(
+        pipeline == nullptr ? sp::PipelineSchedule::kOneForwardOneBackward : pipeline->schedule,
+        inputs.size(), pass);
+    if (!model_->scores()) {
+      collect_figures_of(inputs.front(), loss);
     }
-    ExpertNotes experts{.load = &work.expert_rows,
-                        .balance = balance ? &*balance : nullptr,
-                        .counts = replayed.of_input(i)};
-    const at::Tensor sum = minimised(loss(forward(batch, *attention, experts), batch.columns),
-                                     experts.balance, inputs.size());
-    if (i + 1 == inputs.size()) {
-      gradient_sync_->expect_last_backward();
-    }
-    sum.backward();
-    gradient_sync_->end_backward();
-    add_work(work, *inputs[i].batch, decoder());
+  }
+  const bool replays = !inputs.empty() && inputs.front().routes_sLK.defined();
+  if (replays && !outcome.work.changed_routes.defined()) {  // a stage without experts
+    outcome.work.changed_routes =
+        at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
   }
   gradient_sync_->finish();
-  work.sent_bytes = sent_bytes() - sent_before;
-  work.predicted_bytes = predicted_bytes(decoder(), inputs);
-  return work;
+  pipeline_units_->add_copies();
+  balance_loss_ = outcome.balance_loss;
+  balance_routes_LX_ = outcome.balance_routes_LX;
+  outcome.work.sent_bytes = sent_bytes() - sent_before;
+  outcome.work.predicted_bytes = predicted_bytes(*model_, inputs);
+  add_tensor_ranks(outcome.work.expert_rows);
+  return outcome.work;
 }
 
 StepResult ModelRunner::take_step(double learning_rate, double max_grad_norm, DeviceSums& sums) {
   const auto units = model_->units();
   const at::Tensor unscale =
       loss_scale_ ? loss_scale_->value().to(at::kDouble).reciprocal() : at::Tensor();
-  const at::Tensor scaled_norm = global_grad_norm(units);
+  const at::Tensor scaled_norm =
+      norm_of_squares(pipeline_units_->of_model(squares_of_units(units)));
   const at::Tensor norm = loss_scale_ ? scaled_norm * unscale : scaled_norm;
   const at::Tensor clip = clip_scale(norm, max_grad_norm);
   const at::Tensor skip = norm.isfinite().logical_not().to(at::kFloat);
   optimizer().step(learning_rate, {loss_scale_ ? clip * unscale : clip, skip});
   sums.add(kGradNorm, norm);
-  sums.add(kFiniteMarks, finite_marks(units));
+  const at::Tensor marks = finite_marks(units);
+  sums.add(kFiniteMarks, at::cat({marks, pipeline_units_->sum_of_model(marks)}));
   if (loss_scale_) {
     sums.add(kLossScale, loss_scale_->value());
     loss_scale_->update(skip);
@@ -288,7 +240,11 @@ StepResult ModelRunner::step(double learning_rate, double max_grad_norm, DeviceS
     }
   }
   if (balance_.bias_update_rate > 0.0 && balance_routes_LX_.defined() && !result.skipped) {
-    decoder().move_router_corrections(balance_routes_LX_, balance_.bias_update_rate);
+    for (Decoder* stage : model_->stages()) {
+      if (stage->parameters().router_corrections() != nullptr) {
+        stage->move_router_corrections(balance_routes_LX_, balance_.bias_update_rate);
+      }
+    }
   }
   return result;
 }
@@ -325,14 +281,19 @@ std::vector<NamedSlice> ModelRunner::state_slices() const {
 }
 
 std::vector<NamedSlice> ModelRunner::state_to_write() const {
-  // What each group of ranks holds alike: all ranks, those with the same shard, the same experts.
-  const sp::Communicator* world = groups_.tensors(sp::axes::kLoss).get();
+  // What each group of ranks holds alike: all ranks, those of a stage, those with the same shard,
+  // the same experts.
+  const sp::Communicator* world = groups_.tensors(sp::axes::kWorld).get();
+  const sp::Communicator* of_stage = groups_.tensors(sp::axes::kLoss).get();
   std::vector<std::pair<const sp::Communicator*, std::vector<NamedSlice>>> held;
   held.emplace_back(world, loss_scale_state());
   const auto units = model_->units();
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (pipeline_units_ != nullptr && pipeline_units_->is_copy(units[u])) {
+      continue;
+    }
     const sp::Communicator* holders = units[u]->storage().holders();
-    holders = holders != nullptr ? holders : world;
+    holders = holders != nullptr ? holders : of_stage;
     auto group = std::ranges::find(held, holders, [](const auto& h) { return h.first; });
     if (group == held.end()) {
       group = held.insert(group, {holders, {}});

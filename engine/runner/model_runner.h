@@ -1,8 +1,6 @@
 // Model runner: forward and backward passes of a model over micro-batches, gradient sync and
 // optimizer. Policy, reference and critic are model runners, and a trainer uses models only through
-// them.
-//
-// Shapes: n = loss entries of this rank.
+// them. Every pass is a plan that run_pipeline() executes; without a pipeline it has one stage.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,23 +22,11 @@
 #include "engine/params/named_slice.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
+#include "engine/runner/pipeline_units.h"
+#include "engine/runner/stage_passes.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::engine {
-
-// Work of sequence parallelism in one training pass, on this rank. Over ranks, sums are added and
-// maxima are maximised.
-struct SequenceWork {
-  double raw_tokens = 0.0;          // of the documents
-  double unique_tokens = 0.0;       // computed, after shared prefixes
-  double raw_pairs = 0.0;           // query-key pairs of the documents, in all layers
-  double unique_pairs = 0.0;        // computed
-  double predicted_bytes = 0.0;     // that the plans predict for attention
-  double sent_bytes = 0.0;          // that attention sent
-  double balance_tokens_max = 1.0;  // fullest ring rank / mean, in the worst micro-batch
-  double balance_pairs_max = 1.0;
-  ExpertLoad expert_rows;  // of this rank's tokens
-};
 
 // Result of an optimizer step; the same on every rank, but for the sums.
 struct StepResult {
@@ -66,11 +52,8 @@ struct BalanceOptions {
 // Thread safety: none.
 class ModelRunner {
  public:
-  // Takes the output of an input, by its index.
-  using OnOutput = std::function<void(std::size_t input, const HeadOutput& output)>;
-  // Returns this rank's weighted sum, to be summed over ranks: a scalar with a gradient path, also
-  // for inputs without an entry. columns: those of the input, on the device.
-  using LossFunction = std::function<at::Tensor(const HeadOutput& output, const Columns& columns)>;
+  using OnOutput = engine::OnOutput;
+  using LossFunction = engine::LossFunction;
 
   // A frozen model, which can be evaluated and exported.
   // Throws: c10::Error when the model is on another device than the groups' tensors.
@@ -80,28 +63,33 @@ class ModelRunner {
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
               const AdamWOptions& optimizer);
 
-  // From now on. Throws: c10::Error for a frozen model, for one without experts, and for an update
-  // of corrections that its routers do not have.
+  // From now on. Throws: c10::Error for a frozen model, for one without experts, for an update of
+  // corrections that its routers do not have, and for a load-balancing loss in a pipeline: it is
+  // one loss over the layers of all stages.
   void balance_experts(const BalanceOptions& options);
 
   HeadedModel& model() { return *model_; }
+  const HeadedModel& model() const { return *model_; }
+  // The first of the model's decoders.
   const Decoder& decoder() const { return model_->trunk(); }
   Decoder& decoder() { return model_->trunk(); }
 
-  // Forward passes without autograd, one input after the other. Outputs are on the device.
-  // Collective over: sp; the ranks of the experts; the shard of a sharded model.
-  // Throws: c10::Error on inputs that do not fit the model; what on_output throws.
+  // Forward passes without autograd, one input after the other. Outputs are on the device. A rank
+  // of a pipeline that does not score gets outputs without scores. Collective over: sp; the ranks
+  // of the experts; the shard of a sharded model; in a pipeline the world. Throws: c10::Error on
+  // inputs that do not fit the model; what on_output throws.
   void evaluate(std::span<const ModelInput> inputs, const OnOutput& on_output) const;
 
   // Gradients of the summed loss. Drops the old gradients; runs forward, loss and backward of each
-  // input; sums the gradients over kLoss. Does not change the weights.
-  // Collective over: kLoss.
-  // Throws: c10::Error for a frozen model, and on inputs that do not fit it; what loss throws.
+  // input; sums the gradients over kLoss. Does not change the weights. A rank of a pipeline that
+  // does not score calls `loss` once without entries, so that it collects figures of the same
+  // names. Collective over: kLoss; in a pipeline the world. Throws: c10::Error for a frozen model,
+  // and on inputs that do not fit it; what loss throws.
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
   // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one AdamW step, and
   // brings the step's figures to the host, `sums` among them.
-  // Collective over: the shard of a sharded model.
+  // Collective over: the shard of a sharded model; the line of a pipeline.
   // Blocks: until the device is done. The one host sync of an optimizer step.
   // Float16 is trained with a loss scale: a norm that is not finite then skips the step and lowers
   // the scale. A skipped step does not count.
@@ -137,25 +125,28 @@ class ModelRunner {
  private:
   AdamW& optimizer();
   const AdamW& optimizer() const;
-  // experts: gets the batch's routes.
-  HeadOutput forward(const DeviceBatch& batch, AttentionBackend& attention,
-                     ExpertNotes& experts) const;
-  // What a backward of one of `inputs` starts from: the sum under the loss scale, if there is one.
-  // Finishes the input's balance; null: none.
-  at::Tensor minimised(const at::Tensor& sum, const LoadBalance* balance, std::size_t inputs);
+  // Executes a pass over `inputs` micro-batches.
+  void run_plan(sp::PipelineSchedule schedule, std::size_t inputs, StageWork& work) const;
+  // Calls the loss as a rank does that has no entry.
+  void collect_figures_of(const ModelInput& input, const LossFunction& loss) const;
   c10::Device device() const { return model_->trunk().context().device; }
   StepResult take_step(double learning_rate, double max_grad_norm, DeviceSums& sums);
   // State of unit u, and of the loss scale.
   std::vector<NamedSlice> state_of(std::size_t u) const;
   std::vector<NamedSlice> loss_scale_state() const;
   double sent_bytes() const;
+  // The tensor-parallel ranks; null: there is one.
+  std::shared_ptr<sp::Communicator> tensor_ranks() const;
+  // Adds what the other tensor-parallel ranks counted for their rows. Collective over: these.
+  void add_tensor_ranks(ExpertLoad& load) const;
 
   std::unique_ptr<HeadedModel> model_;
   sp::ProcessGroups groups_;
   std::optional<c10::Stream> upload_stream_;
-  // Both null: frozen.
+  // All null: frozen.
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<GradientSync> gradient_sync_;
+  std::unique_ptr<PipelineUnits> pipeline_units_;
   std::optional<LossScale> loss_scale_;  // for float16
   BalanceOptions balance_;
   // Of the last pass, on the device; undefined without balance_.

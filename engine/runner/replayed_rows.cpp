@@ -34,7 +34,9 @@ ReplayedRows::ReplayedRows(std::span<const ModelInput> inputs, const Decoder& de
   }
   std::vector<at::Tensor> counts;
   for (const ModelInput& input : inputs) {
-    counts.push_back(count_rows(input.routes_sLK, decoder.config().experts.count));
+    counts.push_back(count_rows(
+        own_rows(input.routes_sLK, row_parts(decoder.context(), input.batch->ids_s.size(0))),
+        decoder.config().experts.count));
   }
   at::Tensor on_host = at::cat(counts), on_device = on_host;
   const auto& sharding = decoder.context().experts;

@@ -20,8 +20,8 @@ namespace ringside::engine {
 // Thread safety: none.
 class ReplayedRows {
  public:
-  // Of all inputs at once, if all of them have routes. stream: of make_side_stream(device).
-  // Collective over: the ranks of the experts, if there are routes.
+  // Of all inputs at once, if all of them have routes; of this tensor rank's rows. stream: of
+  // make_side_stream(device). Collective over: the ranks of the experts, if there are routes.
   // Blocks: with several ranks until the device has exchanged the counts; one host sync.
   // Throws: c10::Error on an id outside the experts.
   ReplayedRows(std::span<const ModelInput> inputs, const Decoder& decoder,

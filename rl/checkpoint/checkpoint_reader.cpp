@@ -8,6 +8,33 @@
 #include <utility>
 
 namespace ringside::rl {
+namespace {
+
+// Whether an entry can have elements of a slice, by their places alone.
+bool may_overlap(const PartReader::Entry& entry, const engine::NamedSlice& slice) {
+  return entry.columns != slice.columns || (entry.begin < slice.end() && slice.begin < entry.end);
+}
+
+// Adds [begin, begin + size); one that follows the last one makes it longer.
+void add_range(std::vector<sp::Range>& ranges, int64_t begin, int64_t size) {
+  if (!ranges.empty() && ranges.back().end == begin) {
+    ranges.back().end += size;
+  } else {
+    ranges.push_back({begin, begin + size});
+  }
+}
+
+// "17", or "row 2, column 5" of a slice of columns: an element's place in the whole parameter.
+std::string place_of(const engine::NamedSlice& slice, int64_t element) {
+  const int64_t at = slice.begin + element;
+  if (!slice.columns) {
+    return std::to_string(at);
+  }
+  return "row " + std::to_string(at / slice.columns->size()) + ", column " +
+         std::to_string(slice.columns->begin + at % slice.columns->size());
+}
+
+}  // namespace
 
 CheckpointReader::CheckpointReader(std::filesystem::path dir)
     : dir_(std::move(dir)), manifest_(read_manifest(dir_)) {
@@ -24,10 +51,6 @@ CheckpointReader::CheckpointReader(std::filesystem::path dir)
       }
       pieces_[entry.name].push_back({static_cast<std::size_t>(p), entry});
     }
-  }
-  for (auto& [name, pieces] : pieces_) {
-    std::sort(pieces.begin(), pieces.end(),
-              [](const Piece& a, const Piece& b) { return a.entry.begin < b.entry.begin; });
   }
 }
 
@@ -56,25 +79,36 @@ void CheckpointReader::fill_slice(const std::string& name, const engine::NamedSl
                              c10::str(at::IntArrayRef(stored->second.shape)) + ", the model's is " +
                              c10::str(at::IntArrayRef(slice.shape)));
   }
-  int64_t filled = slice.begin;
+  // Parts may have elements in common: ranks that did not know that they hold the same ones.
+  const engine::ElementBlock wanted = engine::block_of(slice);
+  std::vector<sp::Range> filled;
   for (const Piece& piece : pieces_.at(name)) {
-    const int64_t end = std::min(piece.entry.end, slice.end());
-    if (piece.entry.begin > filled || filled >= slice.end()) {
-      break;
-    }
-    if (end <= filled) {
+    const PartReader::Entry& entry = piece.entry;
+    if (!may_overlap(entry, slice)) {
       continue;
     }
-    slice.values.narrow(0, filled - slice.begin, end - filled)
-        .copy_(parts_[piece.part]
-                   .values(piece.entry)
-                   .narrow(0, filled - piece.entry.begin, end - filled));
-    filled = end;
+    const engine::NamedSlice from{slice.name, slice.shape, entry.begin,
+                                  parts_[piece.part].values(entry), entry.columns};
+    engine::copy_shared(from, slice);
+    for (const auto& shared : engine::shared_elements(engine::block_of(from), wanted)) {
+      for (int64_t row = 0; row < shared.rows; ++row) {
+        add_range(filled, shared.in_b + row * shared.stride_b, shared.width);
+      }
+    }
   }
-  if (filled < slice.end()) {
-    throw std::runtime_error(dir_.string() + ": tensor " + name + " lacks its elements from " +
-                             std::to_string(filled) + " on; expected " +
-                             std::to_string(slice.begin) + " to " + std::to_string(slice.end()));
+  std::ranges::sort(filled, {}, &sp::Range::begin);
+  int64_t next = 0;
+  for (const sp::Range& range : filled) {
+    if (range.begin > next) {
+      break;
+    }
+    next = std::max(next, range.end);
+  }
+  if (next < slice.values.numel()) {
+    throw std::runtime_error(dir_.string() + ": tensor " + name + " lacks element " +
+                             place_of(slice, next) + "; expected " +
+                             std::to_string(slice.values.numel()) + " elements from " +
+                             place_of(slice, 0) + " on");
   }
 }
 

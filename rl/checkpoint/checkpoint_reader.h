@@ -1,5 +1,6 @@
 // A checkpoint for reading: every stored element by parameter name, whatever the ranks that wrote
-// it.
+// it. A slice is filled from the elements that the stored ones share with it, so a model that is
+// cut in any way reads a checkpoint of one that was cut in any other.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,9 @@ class CheckpointReader {
 
   // Fills the slices of a model's state, whose tensors are stored as MODEL/NAME. Values are cast to
   // the dtype of the slice and copied to its device.
-  // Throws: std::runtime_error naming checkpoint and tensor when one is missing, not complete or
-  // of another shape. The slices are then partly filled.
+  // Throws: std::runtime_error naming checkpoint and tensor when one is missing, of another shape,
+  // or not complete: then it names the first element that is in no part. The slices are then partly
+  // filled.
   void fill(const std::string& model, const std::vector<engine::NamedSlice>& slices) const;
 
   // Shape and dtype of each stored tensor, by its name MODEL/NAME.
@@ -58,7 +60,7 @@ class CheckpointReader {
   CheckpointManifest manifest_;
   std::vector<PartReader> parts_;
   std::map<std::string, Stored> tensors_;
-  std::map<std::string, std::vector<Piece>> pieces_;  // in the order of their elements
+  std::map<std::string, std::vector<Piece>> pieces_;
 };
 
 }  // namespace ringside::rl

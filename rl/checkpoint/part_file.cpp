@@ -48,6 +48,50 @@ int64_t parse_number(const std::string& text, const std::string& what) {
   return number;
 }
 
+// The name of a slice's tensor in a file.
+std::string stored_name(const engine::NamedSlice& slice) {
+  std::string name = slice.name;
+  if (slice.columns) {
+    name.append("[").append(std::to_string(slice.columns->begin)).append(":");
+    name.append(std::to_string(slice.columns->end)).append("]");
+  }
+  return name.append("@").append(std::to_string(slice.begin));
+}
+
+// Sets name, columns and begin from stored_name().
+// Throws: std::runtime_error when it is none.
+void parse_name(const std::string& stored, PartReader::Entry& entry) {
+  const auto at = stored.rfind('@');
+  if (at == std::string::npos) {
+    throw std::runtime_error("tensor '" + stored + "' is no slice NAME@BEGIN");
+  }
+  entry.begin = parse_number(stored.substr(at + 1), "the begin of " + stored);
+  entry.name = stored.substr(0, at);
+  const auto bracket = entry.name.rfind('[');
+  if (bracket == std::string::npos || !entry.name.ends_with("]")) {
+    return;
+  }
+  const std::string columns = entry.name.substr(bracket + 1, entry.name.size() - bracket - 2);
+  const auto colon = columns.find(':');
+  if (colon == std::string::npos) {
+    throw std::runtime_error("tensor '" + stored + "' is no slice NAME[C0:C1]@BEGIN");
+  }
+  entry.columns = sp::Range{parse_number(columns.substr(0, colon), "the columns of " + stored),
+                            parse_number(columns.substr(colon + 1), "the columns of " + stored)};
+  entry.name.resize(bracket);
+}
+
+// Elements of the block that an entry is of; -1: the parameter has no such columns.
+int64_t block_elements(const PartReader::Entry& entry, const std::vector<int64_t>& shape) {
+  const int64_t all = c10::multiply_integers(shape);
+  if (!entry.columns) {
+    return all;
+  }
+  const int64_t rows = shape.empty() ? 0 : shape.front();
+  const bool fits = rows > 0 && !entry.columns->empty() && entry.columns->end <= all / rows;
+  return fits ? rows * entry.columns->size() : -1;
+}
+
 }  // namespace
 
 PartFile write_part(const fs::path& dir, const PartId& id,
@@ -56,8 +100,7 @@ PartFile write_part(const fs::path& dir, const PartId& id,
   std::vector<engine::TensorToWrite> tensors;
   for (const engine::NamedSlice& slice : slices) {
     shapes[slice.name] = slice.shape;
-    tensors.push_back(
-        {slice.name + "@" + std::to_string(slice.begin), slice.values, slice.values.scalar_type()});
+    tensors.push_back({stored_name(slice), slice.values, slice.values.scalar_type()});
   }
   bridge::Hash128 hash;
   engine::SafetensorsOptions options;
@@ -96,7 +139,7 @@ void HostCopy::copy(const std::vector<engine::NamedSlice>& slices) {
     const auto size = static_cast<int64_t>(slice.values.nbytes());
     at::Tensor host = memory_.narrow(0, offset, size).view(slice.values.scalar_type());
     host.copy_(slice.values, /*non_blocking=*/true);
-    slices_.push_back({slice.name, slice.shape, slice.begin, std::move(host)});
+    slices_.push_back({slice.name, slice.shape, slice.begin, std::move(host), slice.columns});
     offset += aligned(size);
   }
   engine::DeviceEvent arrived(device.type());
@@ -141,18 +184,17 @@ void PartReader::read_metadata(const PartId& id) {
 void PartReader::read_entries() {
   for (std::size_t i = 0; i < file_.entries().size(); ++i) {
     const engine::SafetensorsEntry& stored = file_.entries()[i];
-    const auto at = stored.name.rfind('@');
-    if (at == std::string::npos || stored.shape.size() != 1) {
-      throw std::runtime_error("tensor '" + stored.name + "' is no slice NAME@BEGIN");
+    if (stored.shape.size() != 1) {
+      throw std::runtime_error("tensor '" + stored.name + "' is no slice: it has " +
+                               std::to_string(stored.shape.size()) + " dims");
     }
     Entry entry;
-    entry.name = stored.name.substr(0, at);
-    entry.begin = parse_number(stored.name.substr(at + 1), "the begin of " + stored.name);
+    parse_name(stored.name, entry);
     entry.end = entry.begin + stored.shape[0];
     entry.dtype = stored.dtype;
     entry.index = i;
     const auto shape = shapes_.find(entry.name);
-    if (shape == shapes_.end() || entry.end > c10::multiply_integers(shape->second)) {
+    if (shape == shapes_.end() || entry.end > block_elements(entry, shape->second)) {
       throw std::runtime_error("tensor '" + stored.name + "' has " +
                                std::to_string(stored.shape[0]) +
                                " elements, which its parameter's shape does not hold");

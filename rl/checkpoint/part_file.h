@@ -1,10 +1,12 @@
 // Part of a checkpoint: the slices that one rank writes, as a safetensors file. A slice is a 1-D
-// tensor NAME@BEGIN; the metadata holds the shapes of the whole parameters.
+// tensor NAME@BEGIN, or NAME[C0:C1]@BEGIN if it has some columns alone; the metadata holds the
+// shapes of the whole parameters.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,7 +49,8 @@ class PartReader {
  public:
   struct Entry {
     std::string name;
-    int64_t begin = 0;
+    std::optional<sp::Range> columns;  // as NamedSlice's
+    int64_t begin = 0;                 // of its elements, in the flattened block of these columns
     int64_t end = 0;
     at::ScalarType dtype = at::kFloat;
     std::size_t index = 0;

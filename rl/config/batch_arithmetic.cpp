@@ -81,9 +81,16 @@ std::vector<std::string> describe_batch(const Config& config) {
   const std::string shards = parallel.data_parallel_shard_size > 1
                                  ? std::to_string(parallel.data_parallel_shard_size) + " shards x "
                                  : "";
-  lines.push_back(
-      "ranks: " + count(std::max<int64_t>(1, parallel.data_parallel_replicate_size), "replica") +
-      " x " + shards + axes + " = " + count(batch.world_size, "rank"));
+  lines.push_back("ranks: " +
+                  (parallel.pipeline_parallel_size > 1
+                       ? "pipeline " + std::to_string(parallel.pipeline_parallel_size) + " x "
+                       : "") +
+                  count(std::max<int64_t>(1, parallel.data_parallel_replicate_size), "replica") +
+                  " x " + shards + axes +
+                  (parallel.tensor_parallel_size > 1
+                       ? " x tensor " + std::to_string(parallel.tensor_parallel_size)
+                       : "") +
+                  " = " + count(batch.world_size, "rank"));
   return lines;
 }
 

@@ -20,6 +20,7 @@ struct ModelConfig {
   std::string path;
   DeviceKind device = DeviceKind::kAuto;
   DType dtype = DType::kFloat32;
+  std::string products = "auto";
   std::string reference_path;
   ModelInit init = ModelInit::kPretrained;
   double init_std = 0.02;
@@ -42,6 +43,8 @@ struct DataConfig {
   int64_t max_length = 0;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
+  std::string image_key;
+  int64_t max_image_pixels = 0;
   std::string completion_key = "completion";
   std::string messages_key = "messages";
   ChatTemplate chat_template = ChatTemplate::kNone;
@@ -226,10 +229,15 @@ struct ParallelConfig {
   int64_t ulysses_parallel_size = 1;
   int64_t context_parallel_size = 0;
   int64_t expert_parallel_size = 1;
+  int64_t pipeline_parallel_size = 1;
+  PipelineChoice pipeline_schedule = PipelineChoice::kAuto;
+  int64_t stages_per_rank = 1;
+  int64_t tensor_parallel_size = 1;
   CpFsdpMode cp_fsdp_mode = CpFsdpMode::kAll;
   int64_t zero_stage = 3;
   DType reduce_dtype = DType::kFloat32;
   sp::GroupScope group_scope = sp::GroupScope::kLocalNode;
+  sp::RankTransport transport = sp::RankTransport::kAuto;
   double collective_timeout_s = 600.0;
 
   // Number of ranks that share a sequence, before or after context_parallel_size is factored.
@@ -237,11 +245,14 @@ struct ParallelConfig {
     return context_parallel_size > 0 ? context_parallel_size
                                      : ringattn_parallel_size * ulysses_parallel_size;
   }
-  // Number of ranks of one replica.
-  int64_t replica_size() const { return data_parallel_shard_size * sequence_parallel_size(); }
+  // Number of ranks of one replica of a stage, and of one replica of the model.
+  int64_t replica_size() const {
+    return data_parallel_shard_size * sequence_parallel_size() * tensor_parallel_size;
+  }
+  int64_t model_size() const { return pipeline_parallel_size * replica_size(); }
   // Number of ranks of the mesh; of one replica while the number of replicas is open.
   int64_t world_size() const {
-    return std::max<int64_t>(1, data_parallel_replicate_size) * replica_size();
+    return std::max<int64_t>(1, data_parallel_replicate_size) * model_size();
   }
 };
 
@@ -300,6 +311,7 @@ struct LogConfig {
   ProgressStyle progress = ProgressStyle::kAuto;
   bool rollouts = false;
   int64_t samples = 2;
+  bool samples_after = false;
   std::string openmetrics;
 };
 

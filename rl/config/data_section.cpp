@@ -24,6 +24,13 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.prompt_key", data.prompt_key, "field that holds the prompt");
   fields.text("data.answer_key", data.answer_key,
               "field that holds the answer that the reward compares with");
+  fields.text("data.image_key", data.image_key,
+              "field that holds a prompt's images: paths below the file's folder, data URIs, or in "
+              "Parquet bytes; one or a list. Models cannot be trained on images yet: `ringside "
+              "check` reads them, all other commands refuse; \"\" = text alone");
+  fields.integer("data.max_image_pixels", data.max_image_pixels, at_least(0),
+                 "images are resized to at most this many pixels; 0 = as the model's processor "
+                 "says (preprocessor_config.json)");
   fields.text("data.completion_key", data.completion_key, "sft: field that holds the completion");
   fields.text(
       "data.messages_key", data.messages_key,
@@ -64,6 +71,11 @@ void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
          "is " + c.data.template_options + ", but data.chat_template is " +
              std::string(to_string(c.data.chat_template)) +
              ", which has no variables; expected data.chat_template model, or \"\""});
+  }
+  if (c.data.max_image_pixels > 0 && c.data.image_key.empty()) {
+    mistakes.push_back(
+        {"data.max_image_pixels", "is " + std::to_string(c.data.max_image_pixels) +
+                                      ", but data.image_key is not set: no prompt has an image"});
   }
   if (c.data.chat_template != ChatTemplate::kNone) {
     return;

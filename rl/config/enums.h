@@ -13,6 +13,7 @@
 #include "sp/layout/placement.h"
 #include "sp/mesh/mesh.h"
 #include "sp/mesh/node_span.h"
+#include "sp/mesh/rank_transport.h"
 #include "sp/plan/attention_plan.h"
 
 namespace ringside::rl {
@@ -85,6 +86,15 @@ enum class TextPrompts { kRaw, kUser };
 enum class AddSpecialTokens { kAuto, kTrue, kFalse };
 enum class OnOverlong { kError, kDrop, kTruncate };
 enum class SpMethod { kAuto, kUlysses, kRing };
+// auto: kOneForwardOneBackward, kInterleaved with several stages a rank.
+enum class PipelineChoice {
+  kAuto,
+  kGpipe,
+  kOneForwardOneBackward,
+  kInterleaved,
+  kZeroBubble,
+  kZeroBubbleV
+};
 // auto: where the prediction says that it is faster.
 enum class AsyncUlysses { kFalse, kTrue, kAuto };
 enum class WeightEncoding { kAuto, kDense };
@@ -253,8 +263,17 @@ struct EnumNames<CpFsdpMode> {
                                                              "none"};
 };
 template <>
+struct EnumNames<PipelineChoice> {
+  static constexpr std::array<std::string_view, 6> kNames = {
+      "auto", "gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble_v"};
+};
+template <>
 struct EnumNames<sp::GroupScope> {
   static constexpr std::array<std::string_view, 2> kNames = {"local_node", "global"};
+};
+template <>
+struct EnumNames<sp::RankTransport> {
+  static constexpr std::array<std::string_view, 3> kNames = {"auto", "gloo", "shared_memory"};
 };
 template <>
 struct EnumNames<sp::RingImpl> {

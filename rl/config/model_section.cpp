@@ -12,6 +12,11 @@ void add_weights_of_model(FieldList& fields, ModelConfig& model) {
   fields.choice("model.dtype", model.dtype,
                 "of forward and backward: float32, bfloat16, float16 (with loss scaling), float64; "
                 "master weights are fp32 (fp64 for float64)");
+  fields.text("model.products", model.products,
+              "kernels of a layer's products on the CPU: libtorch; packed = oneDNN's over packed "
+              "matrices; auto = measured once for a processor, `ringside doctor` prints what was "
+              "found, the same on all ranks and after a resume, libtorch with sp.virtual_ranks; or "
+              "what was found elsewhere, as it is printed");
   fields.path("model.reference_path", model.reference_path,
               "directory of the reference policy of the KL term; \"\" = the starting weights");
   fields.choice(
@@ -73,14 +78,24 @@ void check_activations(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_products(const Config& c, std::vector<Mistake>& mistakes) {
+  const std::string& products = c.model.products;
+  if (products != "auto" && products != "libtorch" && products != "packed" &&
+      !products.starts_with("fp32=")) {
+    mistakes.push_back({"model.products", "is '" + products +
+                                              "'; expected auto, libtorch, packed or what "
+                                              "`ringside doctor` prints"});
+  }
+}
+
 }  // namespace
 
 void add_model_section(FieldList& fields, ModelConfig& model) {
   add_weights_of_model(fields, model);
   add_activations(fields, model);
   for (const char* key :
-       {"model.recompute", "model.offload_activations", "model.offload_parameters",
-        "model.mlp_tile_tokens", "model.logit_chunk_mb"}) {
+       {"model.products", "model.recompute", "model.offload_activations",
+        "model.offload_parameters", "model.mlp_tile_tokens", "model.logit_chunk_mb"}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("model", {"path", "dtype", "recompute"});
@@ -88,6 +103,7 @@ void add_model_section(FieldList& fields, ModelConfig& model) {
 
 void check_model_section(const Config& c, std::vector<Mistake>& mistakes) {
   check_activations(c, mistakes);
+  check_products(c, mistakes);
 }
 
 }  // namespace ringside::rl

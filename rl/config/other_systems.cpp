@@ -242,6 +242,20 @@ constexpr std::array kTranslations = {
     Translation{"ulysses_size", "parallel.ulysses_parallel_size"},
     Translation{"enable_async", "sp.async_ulysses"},
     Translation{"ring_attn_func", "sp.ring_impl"},
+    // Pipelines of Megatron, NeMo-RL, verl, torchtitan, xorl and Axolotl
+    Translation{"pipeline_model_parallel_size", "parallel.pipeline_parallel_size"},
+    Translation{"pipeline_parallel_degree", "parallel.pipeline_parallel_size"},
+    Translation{"pp_size", "parallel.pipeline_parallel_size"},
+    Translation{"pipeline_size", "parallel.pipeline_parallel_size"},
+    Translation{"pipeline_parallel_schedule", "parallel.pipeline_schedule"},
+    Translation{"pp_schedule", "parallel.pipeline_schedule"},
+    Translation{"virtual_pipeline_model_parallel_size", "parallel.stages_per_rank"},
+    // Tensor parallelism of Megatron, NeMo-RL, verl, torchtitan and Axolotl
+    Translation{"tensor_model_parallel_size", "parallel.tensor_parallel_size"},
+    Translation{"tensor_parallel_degree", "parallel.tensor_parallel_size"},
+    Translation{"tensor_parallel", "parallel.tensor_parallel_size"},
+    Translation{"tp_size", "parallel.tensor_parallel_size"},
+    Translation{"model.tp", "parallel.tensor_parallel_size"},
     Translation{"mixed_precision", "model.dtype"},
     Translation{"reshard_after_forward", "parallel.zero_stage (3: true, 2: false)"},
     Translation{"fsdp_reshard_after_forward", "parallel.zero_stage (3: true, 2: false)"},
@@ -272,10 +286,6 @@ constexpr std::string_view kServer =
     "where it listens)";
 constexpr std::string_view kAttention =
     "there is one attention implementation a device, and it is always used";
-constexpr std::string_view kTensorParallel =
-    "tensor parallelism is not supported; parallel.ulysses_parallel_size and "
-    "parallel.ringattn_parallel_size split the "
-    "sequence, not the weights";
 constexpr std::string_view kPacking =
     "documents are always packed: a micro-batch holds train.tokens_per_micro_batch tokens";
 constexpr std::string_view kPadding = "documents may have any length and nothing is padded";
@@ -362,10 +372,6 @@ constexpr std::array kAbsent = {
     Absent{"attn_impl", kAttention},
     Absent{"flash_attention", kAttention},
     Absent{"flash_attention_2", kAttention},
-    Absent{"tensor_parallel", kTensorParallel},
-    Absent{"tensor_model_parallel", kTensorParallel},
-    Absent{"tp_size", kTensorParallel},
-    Absent{"pipeline_parallel", "pipeline parallelism is not supported"},
     Absent{"epochs", kEpochs},
     Absent{"load_in_4bit", kQuantised},
     Absent{"load_in_8bit", kQuantised},

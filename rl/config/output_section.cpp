@@ -30,8 +30,11 @@ void add_log(FieldList& fields, LogConfig& log) {
               "append each rollout that a step trains on to RUN_DIR/rollouts.jsonl");
   fields.integer("log.samples", log.samples, at_least(0),
                  "of each step, write this many completions with their tokens, advantages and "
-                 "ratios to RUN_DIR/samples.jsonl: those with the lowest and highest rewards, "
-                 "which are scored again before and after the update; 0 = none");
+                 "log-probs to RUN_DIR/samples.jsonl: those with the lowest and highest rewards; "
+                 "0 = none");
+  fields.flag("log.samples_after", log.samples_after,
+              "score these completions again after the step's update: how it changed each token's "
+              "probability; costs one more forward over them");
   fields.text("log.openmetrics", log.openmetrics,
               "HOST:PORT where rank 0 serves the newest metrics to Prometheus and the like, at "
               "/metrics; \"\" = do not");

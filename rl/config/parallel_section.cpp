@@ -24,6 +24,23 @@ void add_parallel(FieldList& fields, ParallelConfig& parallel) {
       "parallel.expert_parallel_size", parallel.expert_parallel_size, size,
       "ranks that hold a layer's experts between them, each with its own; tokens travel to them. "
       "Uses the ranks of one copy of the model, which it must divide; any number of experts");
+  fields.integer("parallel.pipeline_parallel_size", parallel.pipeline_parallel_size, size,
+                 "ranks that divide the layers of a model between them, as stages of a pipeline "
+                 "that micro-batches go through");
+  fields.choice(
+      "parallel.pipeline_schedule", parallel.pipeline_schedule,
+      "order of the stages' passes: 1f1b = forwards and backwards in turn, gpipe = all "
+      "forwards first, interleaved = 1f1b with several stages a rank, zero_bubble and "
+      "zero_bubble_v = backwards in two parts, which layers do not have yet; auto = 1f1b, "
+      "or interleaved with several stages a rank, with more forwards first where layers "
+      "are recomputed");
+  fields.integer("parallel.stages_per_rank", parallel.stages_per_rank, between(1, 64),
+                 "stages of a rank of a pipeline: more make ranks wait less and send more");
+  fields.integer(
+      "parallel.tensor_parallel_size", parallel.tensor_parallel_size, size,
+      "ranks that divide the matrices of each layer between them: heads, the MLP's width "
+      "and the vocabulary; any number. They have the same tokens and send the most of "
+      "all axes, so keep them within a machine");
   fields.choice(
       "parallel.cp_fsdp_mode", parallel.cp_fsdp_mode,
       "which sequence-parallel ranks share that copy too: all, ulysses_only, ring_only, none");
@@ -36,6 +53,10 @@ void add_parallel(FieldList& fields, ParallelConfig& parallel) {
   fields.choice(
       "parallel.group_scope", parallel.group_scope,
       "sequence-parallel groups that span nodes: local_node = an error, global = a warning");
+  fields.choice(
+      "parallel.transport", parallel.transport,
+      "how ranks exchange tensors of the CPU: auto = through shared memory among ranks of one "
+      "machine, else over Gloo; gloo; shared_memory = an error where it is not possible");
   fields.real("parallel.collective_timeout_s", parallel.collective_timeout_s, above(0),
               "a collective that takes longer is an error on every rank");
 }
@@ -116,24 +137,102 @@ void check_sharding(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// " x parallel.tensor_parallel_size 2", where there is more than one.
+std::string tensor_factor(const ParallelConfig& parallel) {
+  return parallel.tensor_parallel_size == 1
+             ? ""
+             : " x parallel.tensor_parallel_size " + std::to_string(parallel.tensor_parallel_size);
+}
+
+void check_tensor(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.parallel.tensor_parallel_size == 1) {
+    return;
+  }
+  const std::string ranks = "parallel.tensor_parallel_size is " +
+                            std::to_string(c.parallel.tensor_parallel_size) + "; expected ";
+  if (c.sp.async_ulysses == AsyncUlysses::kTrue) {
+    mistakes.push_back({"sp.async_ulysses",
+                        "is true, but each projection would have to wait for the rows of the "
+                        "tensor-parallel ranks: " +
+                            ranks + "false or auto"});
+  }
+  if (c.sp.virtual_ranks > 0) {
+    mistakes.push_back(
+        {"sp.virtual_ranks", "is " + std::to_string(c.sp.virtual_ranks) +
+                                 ", but virtual ranks share one copy of the matrices, which "
+                                 "tensor-parallel ranks divide: " +
+                                 ranks + "0"});
+  }
+}
+
 void check_experts(const Config& c, std::vector<Mistake>& mistakes) {
   const ParallelConfig& parallel = c.parallel;
   if (parallel.replica_size() % parallel.expert_parallel_size != 0) {
-    mistakes.push_back({"parallel.expert_parallel_size",
-                        "is " + std::to_string(parallel.expert_parallel_size) +
-                            ", but one copy of the model has " +
-                            std::to_string(parallel.replica_size()) +
-                            " ranks (parallel.data_parallel_shard_size " +
-                            std::to_string(parallel.data_parallel_shard_size) + " x " +
-                            std::to_string(parallel.sequence_parallel_size()) +
-                            " sequence-parallel ranks); expected a divisor of them"});
+    mistakes.push_back(
+        {"parallel.expert_parallel_size",
+         "is " + std::to_string(parallel.expert_parallel_size) +
+             ", but one copy of the model has " + std::to_string(parallel.replica_size()) +
+             " ranks (parallel.data_parallel_shard_size " +
+             std::to_string(parallel.data_parallel_shard_size) + " x " +
+             std::to_string(parallel.sequence_parallel_size()) + " sequence-parallel ranks" +
+             tensor_factor(parallel) + "); expected a divisor of them"});
+  }
+}
+
+void check_pipeline(const Config& c, std::vector<Mistake>& mistakes) {
+  const ParallelConfig& parallel = c.parallel;
+  const PipelineChoice schedule = parallel.pipeline_schedule;
+  const std::string word(to_string(schedule));
+  const auto refuse_stages = [&](const std::string& expected) {
+    mistakes.push_back(
+        {"parallel.stages_per_rank", "is " + std::to_string(parallel.stages_per_rank) +
+                                         ", but schedule " + word + " has " + expected});
+  };
+  if (parallel.pipeline_parallel_size == 1) {
+    if (parallel.stages_per_rank > 1) {
+      mistakes.push_back({"parallel.stages_per_rank",
+                          "is " + std::to_string(parallel.stages_per_rank) +
+                              ", but there is no pipeline: parallel.pipeline_parallel_size is 1; "
+                              "expected 1"});
+    }
+    return;
+  }
+  const bool one_stage =
+      schedule == PipelineChoice::kOneForwardOneBackward || schedule == PipelineChoice::kGpipe;
+  if (one_stage && schedule != PipelineChoice::kGpipe && parallel.stages_per_rank > 1) {
+    refuse_stages("one stage a rank; expected 1, or schedule interleaved");
+  }
+  if (schedule == PipelineChoice::kInterleaved && parallel.stages_per_rank == 1) {
+    refuse_stages("several stages a rank; expected at least 2, or schedule 1f1b");
+  }
+  if (schedule == PipelineChoice::kZeroBubble || schedule == PipelineChoice::kZeroBubbleV) {
+    mistakes.push_back({"parallel.pipeline_schedule",
+                        "is " + word +
+                            ", whose backwards are in two parts, which layers do not have yet; "
+                            "expected 1f1b or interleaved"});
+  }
+  if (parallel.tensor_parallel_size > 1) {
+    mistakes.push_back({"parallel.pipeline_parallel_size",
+                        "is " + std::to_string(parallel.pipeline_parallel_size) +
+                            ", but stages of tensor-parallel ranks "
+                            "(parallel.tensor_parallel_size) are not supported yet; expected 1 of "
+                            "one of the two"});
+  }
+  if (c.model.router_aux_loss_coef > 0) {
+    mistakes.push_back({"model.router_aux_loss_coef",
+                        "is above 0, but that is one loss over all layers, and the ranks of a "
+                        "pipeline (parallel.pipeline_parallel_size) have a part of them each; "
+                        "expected 0, and model.router_bias_update_rate where routers have "
+                        "corrections"});
   }
 }
 
 void check_parallel(const Config& c, std::vector<Mistake>& mistakes) {
   check_axes(c, mistakes);
+  check_pipeline(c, mistakes);
   check_sharding(c, mistakes);
   check_experts(c, mistakes);
+  check_tensor(c, mistakes);
   const auto& parallel = c.parallel;
   const std::string cp = std::to_string(parallel.context_parallel_size);
   if (parallel.context_parallel_size > 0 &&
@@ -187,7 +286,8 @@ void add_parallel_sections(FieldList& fields, ParallelConfig& parallel, SpConfig
   fields.may_change_on_resume("sp.");
   fields.often_set("parallel",
                    {"data_parallel_shard_size", "context_parallel_size", "ulysses_parallel_size",
-                    "ringattn_parallel_size", "expert_parallel_size"});
+                    "ringattn_parallel_size", "expert_parallel_size", "tensor_parallel_size",
+                    "pipeline_parallel_size"});
 }
 
 void check_parallel_sections(const Config& c, std::vector<Mistake>& mistakes) {

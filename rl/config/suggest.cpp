@@ -39,15 +39,32 @@ bool has_word(std::string_view key, std::string_view word) {
   return false;
 }
 
+const Absent* find_absent(std::string_view unknown) {
+  for (const Absent& feature : absent_features()) {
+    if (has_word(unknown, feature.word)) {
+      return &feature;
+    }
+  }
+  return nullptr;
+}
+
+// The longest name that the key ends with.
+const Translation* find_translation(std::string_view unknown) {
+  const Translation* best = nullptr;
+  for (const Translation& entry : translations()) {
+    const bool longer = best == nullptr || entry.theirs.size() > best->theirs.size();
+    if (longer && ends_at_dot(unknown, entry.theirs)) {
+      best = &entry;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 std::string absent_feature(std::string_view unknown) {
-  for (const Absent& feature : absent_features()) {
-    if (has_word(unknown, feature.word)) {
-      return std::string(feature.sentence);
-    }
-  }
-  return "";
+  const Absent* found = find_absent(unknown);
+  return found == nullptr ? "" : std::string(found->sentence);
 }
 
 std::string nearest_key(std::string_view unknown) {
@@ -71,14 +88,8 @@ std::string nearest_key(std::string_view unknown) {
 }
 
 std::string translate(std::string_view unknown) {
-  const Translation* best = nullptr;
-  for (const Translation& entry : translations()) {
-    const bool longer = best == nullptr || entry.theirs.size() > best->theirs.size();
-    if (longer && ends_at_dot(unknown, entry.theirs)) {
-      best = &entry;
-    }
-  }
-  return best == nullptr ? "" : std::string(best->ours);
+  const Translation* found = find_translation(unknown);
+  return found == nullptr ? "" : std::string(found->ours);
 }
 
 std::string suggestion(std::string_view unknown) {
@@ -87,10 +98,15 @@ std::string suggestion(std::string_view unknown) {
       return "unknown key; it is now " + std::string(key.now);
     }
   }
-  const std::string translated = translate(unknown);
-  if (const std::string absent = absent_feature(unknown); translated.empty() && !absent.empty()) {
-    return "unknown key; " + absent;
+  const Translation* translation = find_translation(unknown);
+  const Absent* absent = find_absent(unknown);
+  // A section's own entry (rollout.tensor_model_parallel_size) says more than the name alone.
+  const bool says_more = absent != nullptr && absent->word.find('.') != std::string_view::npos &&
+                         translation != nullptr && absent->word.size() > translation->theirs.size();
+  if (absent != nullptr && (translation == nullptr || says_more)) {
+    return "unknown key; " + std::string(absent->sentence);
   }
+  const std::string translated = translate(unknown);
   const std::string nearest = nearest_key(unknown);
   std::string text = "unknown key";
   if (!translated.empty()) {

@@ -102,6 +102,8 @@ constexpr std::array kOfTasks = {
     UnreadRule{"weights.", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.train", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.answer_key", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.image_key", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.max_image_pixels", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
@@ -111,6 +113,7 @@ constexpr std::array kOfTasks = {
     UnreadRule{"eval.timeout_s", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"log.rollouts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"log.samples", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"log.samples_after", "algorithm.task", is_rl, kRlOnly},
 };
 
 constexpr std::array kOfAlgorithms = {
@@ -250,6 +253,10 @@ constexpr std::array kOfTraining = {
                },
                kWhole},
     UnreadRule{"parallel.reduce_dtype", "parallel.data_parallel_shard_size", is_sharded, kWhole},
+    UnreadRule{"parallel.pipeline_schedule", "parallel.pipeline_parallel_size",
+               [](const Config& c) { return c.parallel.pipeline_parallel_size > 1; },
+               "parallel.pipeline_parallel_size is 1: there is one stage; or "
+               "pipeline_parallel_size above 1"},
     UnreadRule{"parallel.group_scope", "parallel.context_parallel_size", shares_sequences,
                "one rank has a sequence to itself: there are no sequence-parallel groups; or "
                "parallel.context_parallel_size above 1"},
@@ -257,6 +264,9 @@ constexpr std::array kOfTraining = {
     UnreadRule{"eval.max_prompts", "eval.every", evaluates, kEvaluation},
     UnreadRule{"eval.samples", "eval.every", evaluates, kEvaluation},
     UnreadRule{"eval.temperature", "eval.every", evaluates, kEvaluation},
+    UnreadRule{"log.samples_after", "log.samples",
+               [](const Config& c) { return c.log.samples > 0; },
+               "log.samples is 0: no completions are written; or log.samples above 0"},
     UnreadRule{
         "eval.timeout_s", "eval.by",
         [](const Config& c) { return evaluates(c) && c.eval.by == EvalBy::kWorkers; },

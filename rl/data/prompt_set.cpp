@@ -40,6 +40,21 @@ const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate ch
   return found == prompts.end() ? nullptr : &*found;
 }
 
+// Number of a prompt's tokens, those of its images included.
+int64_t length_of(const Prompt& prompt, const PromptRules& rules,
+                  const engine::Tokenizer& tokenizer, const std::optional<ImageRules>& images) {
+  const std::vector<int64_t> ids = encoded(prompt, rules, tokenizer).ids;
+  return static_cast<int64_t>(images ? expand_placeholders(ids, prompt.images, *images).ids.size()
+                                     : ids.size());
+}
+
+// The rules of images, if a prompt has one.
+std::optional<ImageRules> image_rules(const std::vector<Prompt>& prompts, const Config& config) {
+  const bool any = std::any_of(prompts.begin(), prompts.end(),
+                               [](const Prompt& prompt) { return !prompt.images.empty(); });
+  return any ? std::optional(read_image_rules(config)) : std::nullopt;
+}
+
 // Counts the prompts that are left of each entry.
 void count_parts(PromptSet& set) {
   for (OrderPart& part : set.parts) {
@@ -85,11 +100,12 @@ PromptSet scan_prompt_set(const std::string& files, const Config& config,
       set.problems.push_back(rendered->place + ": " + wrong);
     }
   }
+  set.images = image_rules(data.items, config);
   std::string first_overlong;
   for (Prompt& prompt : data.items) {
     int64_t length = 0;
     try {
-      length = static_cast<int64_t>(encoded(prompt, rules, tokenizer).ids.size());
+      length = length_of(prompt, rules, tokenizer, set.images);
     } catch (const std::invalid_argument& error) {
       set.problems.push_back(prompt.place + ": " + error.what());
       continue;
@@ -101,6 +117,13 @@ PromptSet scan_prompt_set(const std::string& files, const Config& config,
     if (length > rules.max_tokens) {
       first_overlong += set.overlong++ == 0 ? prompt.place + " has " + tokens_of(length) : "";
       if (rules.on_overlong != OnOverlong::kTruncate) {
+        continue;
+      }
+      if (!prompt.images.empty()) {
+        set.problems.push_back(prompt.place + ": a prompt with images has " + tokens_of(length) +
+                               ", more than " + limit_text(rules) +
+                               ", and cannot be truncated; expected data.on_overlong drop, or a "
+                               "lower data.max_image_pixels");
         continue;
       }
     }
@@ -130,6 +153,11 @@ PromptSet load_prompt_set(const std::string& files, const Config& config,
   if (!set.problems.empty()) {
     throw std::runtime_error(set.problems.front());
   }
+  if (set.images) {
+    throw std::runtime_error(files +
+                             " has prompts with images (data.image_key), which models "
+                             "do not take yet");
+  }
   return set;
 }
 
@@ -153,6 +181,9 @@ std::string describe_overlong(const PromptSet& set, const PromptRules& rules) {
 
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer) {
+  if (!prompt.images.empty()) {
+    throw std::runtime_error("prompt " + prompt.id + " has images, which models do not take yet");
+  }
   auto [ids, special] = encoded(prompt, rules, tokenizer);
   const auto length = static_cast<int64_t>(ids.size());
   const bool cut = length > rules.max_tokens && rules.on_overlong == OnOverlong::kTruncate;

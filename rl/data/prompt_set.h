@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
+#include "rl/data/image_prompts.h"
 #include "rl/data/text_data.h"
 
 namespace ringside::rl {
@@ -30,7 +32,8 @@ struct PromptSet {
       problems;          // one sentence each, with file and line; with any, a run does not start
   int64_t lines = 0;     // prompts in the files
   int64_t overlong = 0;  // of these, longer than the limit
-  int64_t longest = 0;   // tokens of the longest that is sampled
+  int64_t longest = 0;   // tokens of the longest that is sampled, with those of images
+  std::optional<ImageRules> images;  // if a prompt in the files has an image
 };
 
 // files: as data_file_entries() in rl/config/data_files.h.
@@ -38,8 +41,8 @@ struct PromptSet {
 PromptSet scan_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
-// The same for callers that cannot continue with problems.
-// Throws: std::runtime_error for the first problem too.
+// The same for callers that sample, which cannot continue with problems or images.
+// Throws: std::runtime_error for the first problem too, and when a prompt has an image.
 PromptSet load_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
@@ -49,7 +52,8 @@ std::string describe_overlong(const PromptSet& set, const PromptRules& rules);
 // The prompt's token ids, by text_prompt_tokens() for text and without special tokens for rendered
 // messages; with on_overlong truncate rules.max_tokens of them: added special tokens and the last
 // of the text. Throws: std::runtime_error naming the prompt when it has no token, or too many and
-// is not truncated; std::invalid_argument for a text that the tokenizer cannot encode.
+// is not truncated, and for a prompt with images, which models do not take yet;
+// std::invalid_argument for a text that the tokenizer cannot encode.
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer);
 

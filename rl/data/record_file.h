@@ -4,10 +4,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace ringside::rl {
+
+// An image of a record: the bytes of its file, or a text that says where it is.
+struct RecordBlob {
+  std::vector<uint8_t> bytes;
+  std::string text;  // a path or a data URI, if there are no bytes
+};
 
 // Thread safety: none.
 class RecordFile {
@@ -24,6 +32,13 @@ class RecordFile {
   // Object i, with its members in the order of the file.
   // Throws: std::runtime_error "PLACE: ..." when it cannot be read or is no object.
   virtual nlohmann::ordered_json record(int64_t i) = 0;
+  // What a column with bytes holds in record i, which record() leaves out because JSON has no
+  // bytes: bytes, a structure with "bytes" or "path", or a list of these. No value where the file
+  // is JSON or has no such column. Throws: as record(), and for a column of another type.
+  virtual std::optional<std::vector<RecordBlob>> blobs(int64_t /*i*/,
+                                                       const std::string& /*column*/) {
+    return std::nullopt;
+  }
   // The number of record i in its file, from 1: a line or a row.
   virtual int64_t number(int64_t i) const = 0;
   // "FILE:LINE", or "FILE: row N".

@@ -200,6 +200,15 @@ Json RecordSet::record(int64_t i) {
   return m.file->record(i - m.first);
 }
 
+std::optional<std::vector<RecordBlob>> RecordSet::blobs(int64_t i, const std::string& column) {
+  const Member& m = member(i);
+  return m.file->blobs(i - m.first, column);
+}
+
+std::filesystem::path RecordSet::folder(int64_t i) const {
+  return std::filesystem::absolute(member(i).file->path()).parent_path();
+}
+
 std::string RecordSet::place(int64_t i) const {
   const Member& m = member(i);
   return m.file->place(i - m.first);

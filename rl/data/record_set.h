@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,14 @@ class RecordSet {
 
   // Records of all files.
   int64_t size() const;
-  // Record i of the row; place and offset (from the beginning of the first file) likewise.
+  // Record i of the row; blobs, place and offset (from the beginning of the first file) likewise.
   // Throws: as RecordFile::record.
   nlohmann::ordered_json record(int64_t i);
+  std::optional<std::vector<RecordBlob>> blobs(int64_t i, const std::string& column);
   std::string place(int64_t i) const;
   int64_t offset(int64_t i) const;
+  // The folder of the file that record i is from.
+  std::filesystem::path folder(int64_t i) const;
   // The default of a record's "id": its number; with several files "NAME:NUMBER".
   std::string id(int64_t i) const;
   // The entry of `files` that record i is from.

@@ -132,6 +132,9 @@ Prompt parse_prompt(const Record& record, const DataConfig& config, ChatFormat& 
     Conversation conversation =
         conversation_of(record, value.is_array() ? value : user_message(text), config);
     conversation.messages = prompt_messages(std::move(conversation.messages), config);
+    if (!config.image_key.empty()) {
+      conversation.messages = without_image_sources(std::move(conversation.messages));
+    }
     prompt.prompt = chat.prompt(conversation);
   } else {
     prompt.prompt = raw_prompt(text, config);
@@ -180,7 +183,15 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
     try {
       const Record record = records.record(i);
       use_record(place, [&] {
+        std::vector<PromptImage> images;  // before a template writes placeholders for them
+        for (const EncodedImage& image : record_images(
+                 records, i, record, member(record, config.data.prompt_key, "data.prompt_key"),
+                 config.data)) {
+          images.push_back(describe_image(image));
+        }
         Prompt prompt = parse_prompt(record, config.data, chat);
+        prompt.images = std::move(images);
+        prompt.record = i;
         prompt.id = record.contains("id") ? text_of(record.at("id")) : records.id(i);
         prompt.columns = with_columns ? other_columns(record, config.data) : "";
         prompt.place = place;
@@ -201,12 +212,24 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
   return data;
 }
 
+std::vector<EncodedImage> prompt_images(RecordSet& records, int64_t record,
+                                        const DataConfig& config) {
+  const Record members = records.record(record);
+  const Record& prompt = member(members, config.prompt_key, "data.prompt_key");
+  return record_images(records, record, members, prompt, config);
+}
+
 SftExample parse_sft_example(const nlohmann::ordered_json& record, const std::string& place,
                              const DataConfig& config) {
   SftExample example;
   use_record(place, [&] {
     if (record.contains(config.messages_key)) {
       example.conversation = conversation_of(record, record.at(config.messages_key), config);
+      if (has_image_parts(example.conversation.messages)) {
+        throw std::invalid_argument(
+            "a message has an image or a video, which models cannot be trained on yet; expected "
+            "text");
+      }
     } else {
       const std::string forms = "expected {\"" + config.prompt_key + "\", \"" +
                                 config.completion_key + "\"} or {\"" + config.messages_key + "\"}";

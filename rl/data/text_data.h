@@ -9,6 +9,7 @@
 #include "rl/config/config.h"
 #include "rl/data/chat_format.h"
 #include "rl/data/data_order.h"
+#include "rl/data/record_images.h"
 
 namespace ringside::rl {
 
@@ -23,7 +24,9 @@ struct Prompt {
   // What the answer was in the file ("an array"), if neither text nor a number: then `answer` is
   // its JSON text.
   std::string answer_kind = {};
-  bool is_chat = false;  // rendered by a template
+  bool is_chat = false;                  // rendered by a template
+  std::vector<PromptImage> images = {};  // in the order of their places in the text
+  int64_t record = 0;                    // its index in the RecordSet of the files
 };
 
 struct SftExample {
@@ -45,10 +48,16 @@ struct PromptFile {
 // turn, with the record's "tools"; so is a text with data.text_prompts user. data.system_prompt and
 // data.prompt_suffix are added (prompt_messages.h). A record is a problem if it is no JSON object,
 // has neither a string nor messages under prompt_key, or has messages that cannot be rendered. A
-// template that writes the same text for different messages is a problem too.
+// template that writes the same text for different messages is a problem too. So are images that
+// record_images() or describe_image() refuse.
 // Throws: std::runtime_error naming the file when it cannot be read or has no record, and when the
 // template of the model cannot be used at all.
 PromptFile scan_prompts(const std::string& files, const Config& config);
+
+// The files of the images of a prompt, `record` being its Prompt::record.
+// Throws: as record_images.
+std::vector<EncodedImage> prompt_images(RecordSet& records, int64_t record,
+                                        const DataConfig& config);
 
 // The items of scan_prompts.
 // Throws: std::runtime_error for the first problem too.
@@ -56,8 +65,8 @@ std::vector<Prompt> read_prompts(const std::string& files, const Config& config)
 
 // The example of one record: a conversation under data.messages_key, or else a prompt and a
 // completion.
-// Throws: std::runtime_error "PLACE: ..." when it is neither, or is a conversation without a
-// template.
+// Throws: std::runtime_error "PLACE: ..." when it is neither, is a conversation without a template,
+// or has an image.
 SftExample parse_sft_example(const nlohmann::ordered_json& record, const std::string& place,
                              const DataConfig& config);
 

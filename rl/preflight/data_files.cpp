@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engine/images/image_decoder.h"
 #include "rl/config/eval_sets.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/prompt_tokens.h"
@@ -169,6 +170,30 @@ std::string first_prompt(const std::string& key, const PromptSet& set, const Con
          (end < text.size() ? " and " + std::to_string(text.size() - end) + " more bytes" : "");
 }
 
+// The images of the first prompt: sizes and tokens. Decodes them.
+// Throws: std::runtime_error "PLACE: ..." for an image that cannot be decoded.
+std::string first_images(const std::string& key, const std::string& files, const PromptSet& set,
+                         const Config& config) {
+  const Prompt& first = set.prompts.front();
+  RecordSet records(files);
+  std::string text = key + ": the first prompt has " + std::to_string(first.images.size()) +
+                     (first.images.size() == 1 ? " image" : " images");
+  try {
+    for (const EncodedImage& image : prompt_images(records, first.record, config.data)) {
+      const engine::RgbImage pixels = engine::decode_image(image.bytes);
+      const ImageTokens in_model = image_tokens({pixels.height, pixels.width}, *set.images);
+      text += "; " + image.name + ": " + std::to_string(pixels.height) + " rows of " +
+              std::to_string(pixels.width) + " pixels, resized to " +
+              std::to_string(in_model.resized.height) + " x " +
+              std::to_string(in_model.resized.width) + ", " + std::to_string(in_model.tokens) +
+              " tokens";
+    }
+  } catch (const std::exception& error) {
+    throw std::runtime_error(first.place + ": " + error.what());
+  }
+  return text;
+}
+
 // The first two prompts with their answers as completions; one prompt twice if there are no more.
 std::vector<RewardInput> trial_inputs(const PromptSet& set, const Config& config) {
   std::vector<RewardInput> inputs;
@@ -265,6 +290,9 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
     }
     if (!set.prompts.empty()) {
       report.notes.push_back(first_prompt(key, set, config, *files.tokenizer));
+      if (!set.prompts.front().images.empty()) {
+        report.notes.push_back(first_images(key, path, set, config));
+      }
       note_prompts(key, set, config, report);
       try_python_rewards(set, config, report);
       if (key == "data.train") {

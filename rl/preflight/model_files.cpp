@@ -124,11 +124,13 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
 // Checks the parallel layout against the model's heads.
 void check_heads(const Config& config, const engine::ModelConfig& model, PreflightReport& report) {
   const ParallelConfig& parallel = config.parallel;
-  const int64_t most = engine::most_ulysses_ranks(model);
-  const bool few_key_heads = most < model.num_attention_heads;
+  const int64_t tensor = parallel.tensor_parallel_size;
+  const int64_t most = engine::most_ulysses_ranks(model, tensor);
+  const bool few_key_heads = engine::most_ulysses_ranks(model) < model.num_attention_heads;
   const std::string heads =
       std::to_string(most) +
       (few_key_heads ? " key heads in its delta nets (linear_num_key_heads)" : " query heads") +
+      (tensor > 1 ? " for each tensor-parallel rank that has any" : "") +
       "; expected at most that, and ring attention for the rest";
   if (parallel.ulysses_parallel_size > most) {
     report.mistakes.push_back(
@@ -298,6 +300,9 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     check_router_balance(config, *files.model, report);
     if (std::string problem = async_ulysses_problem(config, *files.model); !problem.empty()) {
       report.mistakes.push_back({"sp.async_ulysses", std::move(problem)});
+    }
+    if (std::string problem = tensor_parallel_problem(config, *files.model); !problem.empty()) {
+      report.mistakes.push_back({"parallel.tensor_parallel_size", std::move(problem)});
     }
   }
   check_adapters(config, files.model ? &*files.model : nullptr, report);

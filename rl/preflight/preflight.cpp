@@ -14,6 +14,7 @@
 #include "rl/setup/layout_advice.h"
 #include "rl/setup/memory_of_rank.h"
 #include "rl/setup/model_device.h"
+#include "rl/setup/pipeline_figures.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 
@@ -35,6 +36,9 @@ void note_memory(const Config& config, const PreflightScope& scope, const ModelF
       scope.elsewhere ? planned_device(config).device : model_device(config, /*local_rank=*/0);
   report.notes.push_back(describe(memory_of_rank(factored, *files.model, device)));
   report.notes.push_back(describe(step_traffic(factored, *files.model)));
+  if (factored.parallel.pipeline_parallel_size > 1) {
+    report.notes.push_back(describe(pipeline_figures(factored, *files.model), factored.parallel));
+  }
   if (scope.elsewhere) {
     return;
   }
@@ -77,6 +81,12 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
   live.workers_here = scope.workers_here && !scope.brings_rollouts;
   const bool samples = live.workers_here || config.eval.every > 0;
+  if (!config.data.image_key.empty()) {
+    report.mistakes.push_back(
+        {"data.image_key", "is " + config.data.image_key +
+                               ", but models do not take images yet; expected \"\" and prompts "
+                               "of text alone"});
+  }
   const ModelFiles files = check_model_files(config, samples, report);
   check_training_settings(config, scope, report);
   if (live.workers_here && uses_own_workers(config) && !config.data.train.empty()) {

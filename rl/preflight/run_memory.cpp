@@ -8,6 +8,7 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder_units.h"
+#include "engine/models/sampling_panels.h"
 #include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
@@ -65,19 +66,27 @@ int64_t checkpoint_bytes(const Config& config, const engine::ModelConfig& model,
   plain.model.offload_parameters = false;
   const RankMemory rank = memory_of_rank(plain, model, device);
   const sp::Mesh mesh(mesh_shape(config.parallel), /*rank=*/0);
-  const int64_t holders =
-      config.parallel.world_size() / mesh.size(shard_axes(config.parallel).shard);
+  const int64_t holders = config.parallel.world_size() / config.parallel.pipeline_parallel_size /
+                          mesh.size(shard_axes(config.parallel).shard);
   // Two of three parts are moments; the critic's size has a fourth part, its gradients.
   return (rank.policy.moments / 2 * 3 + rank.critic / 4 * 3) / holders;
+}
+
+engine::WeightStorage sampled_storage(const Config& config) {
+  return config.lora.publish == LoraPublish::kAdapter ? policy_storage(config.lora)
+                                                      : worker_storage(config);
 }
 
 // A worker's own copy of the policy.
 int64_t worker_weights(const Config& config, const engine::ModelConfig& model) {
   const engine::ComputeContext context(scalar_type(config.model.dtype));
-  const bool adapters = config.lora.publish == LoraPublish::kAdapter;
-  const engine::WeightStorage storage =
-      adapters ? policy_storage(config.lora) : worker_storage(config);
-  return engine::loading_memory(model, context, storage, {}).peak;
+  return engine::loading_memory(model, context, sampled_storage(config), {}).peak;
+}
+
+// Copies of a worker's weights that its products read. Quantised weights have none.
+int64_t packed_weights(const Config& config, const engine::ModelConfig& model) {
+  const engine::ComputeContext context(scalar_type(config.model.dtype));
+  return sampled_storage(config).projections ? 0 : engine::sampling_panel_bytes(model, context);
 }
 
 // An embedded worker's model that samples its share of a step at once: weights, cache, and the
@@ -92,7 +101,8 @@ int64_t sampling_memory(const Config& config, const engine::ModelConfig& model) 
   const int64_t draw = samples * model.vocab_size * (compute + 4 + 4 + 8 + 8);
   const int64_t prompts = samples / rollout.group_size * rollout.max_prompt_tokens;
   const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
-  return worker_weights(config, model) + cache + std::max(draw, prefill);
+  return worker_weights(config, model) + packed_weights(config, model) + cache +
+         std::max(draw, prefill);
 }
 
 // A change of a configuration, and the key that it changes as "key=value".

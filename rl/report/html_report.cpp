@@ -152,7 +152,11 @@ double advantage_scale(const std::vector<PageJson>& samples) {
   return scale > 0.0 ? scale : 1.0;
 }
 
+// Null for a sample that was scored once.
 PageJson ratios_of(const PageJson& sample, std::size_t shown) {
+  if (!sample.contains("old_logprobs") || !sample.contains("new_logprobs")) {
+    return {};
+  }
   const PageJson& before = sample.at("old_logprobs");
   const PageJson& after = sample.at("new_logprobs");
   PageJson ratios = PageJson::array();

@@ -1,4 +1,4 @@
-// Wall times of the stages of one training step.
+// Wall times of a training step and of its stages.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace ringside::rl {
 
-// Thread safety: none.
+// The first step begins with the construction. Thread safety: none.
 class StageTimes {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,10 +23,13 @@ class StageTimes {
     return std::forward<Work>(work)();
   }
 
-  // The times since the last call as metrics time/STAGE in seconds, and starts again from zero. A
-  // stage that was seen once is in every later result, so that the columns stay the same.
+  // Ends the step: the seconds since the last call as the metric step_time, those of each stage as
+  // time/STAGE, which together are at most that. What follows counts in the next step. A stage that
+  // was seen once is in every later result, so that the columns stay the same.
   Metrics take() {
-    Metrics metrics;
+    const Clock::time_point now = Clock::now();
+    Metrics metrics{
+        {"step_time", std::chrono::duration<double>(now - std::exchange(begin_, now)).count()}};
     for (auto& [stage, seconds] : seconds_) {
       metrics.emplace_back("time/" + stage, std::exchange(seconds, 0.0));
     }
@@ -46,6 +49,7 @@ class StageTimes {
     Clock::time_point begin_ = Clock::now();
   };
 
+  Clock::time_point begin_ = Clock::now();
   std::map<std::string, double> seconds_;
 };
 

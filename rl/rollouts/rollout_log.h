@@ -50,11 +50,13 @@ class RolloutLog {
 // A rollout of the step with its figures per loss token.
 struct LoggedSample {
   const bridge::Rollout* rollout = nullptr;
-  std::string answer{};                   // the prompt's reference answer; empty without one
-  double reward = 0.0;                    // the total that advantages are computed from
-  std::span<const double> advantage{};    // [n] n = its loss tokens
-  std::span<const double> old_logprob{};  // [n] trainer's, before the step
-  std::span<const double> new_logprob{};  // [n] trainer's, after the step
+  std::string answer{};                 // the prompt's reference answer; empty without one
+  double reward = 0.0;                  // the total that advantages are computed from
+  std::span<const double> advantage{};  // [n] n = its loss tokens
+  // [n] the trainer's, of the step's first forward pass over it; empty: none
+  std::span<const double> old_logprob{};
+  // [n] the trainer's, after the step or of its last training pass; empty: none
+  std::span<const double> new_logprob{};
 };
 
 // Log of a few samples of each step, with figures for each token.

@@ -20,6 +20,7 @@
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/layer_elements.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/pipeline_figures.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 #include "sp/plan/method_choice.h"
@@ -47,34 +48,31 @@ std::string in_seconds(double seconds) {
   return text;
 }
 
-int64_t full_micro_batches(const Config& config) {
-  const std::vector<int64_t> documents = longest_documents(config);
-  const int64_t ranks = std::max<int64_t>(1, config.parallel.data_parallel_replicate_size) *
-                        config.parallel.data_parallel_shard_size;
-  return std::max<int64_t>(1, rounded_up(batch_arithmetic(config).samples_per_mini_batch,
-                                         ranks * static_cast<int64_t>(documents.size())));
-}
-
 // Elements of each unit, in the order of Decoder::units(), and how often a step uses it.
 struct UnitUse {
-  int64_t elements = 0;  // of all ranks together
+  int64_t elements = 0;  // of all ranks together; of the tensor-parallel rank with the most
   int64_t gathers = 0;   // a micro-batch, at ZeRO stage 3
   int64_t sums = 0;      // of gradients, a micro-batch
   bool of_experts = false;
+  bool is_whole = false;  // each tensor-parallel rank uses all of it
 };
 
-std::vector<UnitUse> unit_uses(const engine::ModelConfig& model) {
+std::vector<UnitUse> unit_uses(const engine::ModelConfig& model, int64_t tensor_ranks) {
   const bool tied = model.tie_word_embeddings;
-  const int64_t table = model.vocab_size * model.hidden_size;
+  const int64_t table = rounded_up(model.vocab_size, tensor_ranks) * model.hidden_size;
   // Layers and the head are gathered again for the backward. A tied embedding serves twice.
   std::vector<UnitUse> units{{table, tied ? 3 : 1, tied ? 2 : 1}};
-  for (const engine::DecoderLayer& layer : engine::make_layers(model)) {
-    units.push_back({engine::elements(layer.specs()), 2, 1});
+  for (const engine::DecoderLayer& layer : engine::make_layers(model, {0, tensor_ranks})) {
+    const engine::OwnElements own = engine::own_elements(layer.specs(), tensor_ranks);
+    units.push_back({own.cut, 2, 1});
+    if (tensor_ranks > 1) {
+      units.push_back({own.whole, 2, 1, /*of_experts=*/false, /*is_whole=*/true});
+    }
     for (const auto& specs : layer.experts_specs()) {
-      units.push_back({engine::elements(specs), 2, 1, /*of_experts=*/true});
+      units.push_back({engine::elements(specs), 2, 1, /*of_experts=*/true, /*is_whole=*/true});
     }
   }
-  units.push_back({model.hidden_size, 1, 1});
+  units.push_back({model.hidden_size, 1, 1, /*of_experts=*/false, /*is_whole=*/true});
   if (!tied) {
     units.push_back({table, 2, 1});
   }
@@ -91,13 +89,13 @@ Ranks ranks_of(const ParallelConfig& parallel) {
   return {mesh.size(axes.shard), mesh.size(axes.replicas)};
 }
 
-// Of one rank's experts, which expert_ranks ranks hold between them.
-Ranks expert_ranks_of(const ParallelConfig& parallel) {
-  if (parallel.expert_parallel_size == 1) {
-    return ranks_of(parallel);
-  }
+// Of a unit, or of one rank's experts, which expert_ranks ranks hold between them.
+Ranks ranks_of(const UnitUse& unit, const ParallelConfig& parallel) {
   const sp::Mesh mesh(mesh_shape(parallel), /*rank=*/0);
-  const ShardAxes axes = expert_shard_axes(parallel);
+  const bool divides_experts = unit.of_experts && parallel.expert_parallel_size > 1;
+  const ShardAxes axes = divides_experts ? expert_shard_axes(parallel)
+                         : unit.is_whole ? whole_shard_axes(parallel)
+                                         : shard_axes(parallel);
   return {mesh.size(axes.shard), mesh.size(axes.replicas)};
 }
 
@@ -125,15 +123,34 @@ int64_t expert_row_bytes(const Config& config, const engine::ModelConfig& model,
   return bytes;
 }
 
+engine::RankGrid rank_grid(const Config& config, double element) {
+  return {config.parallel.ringattn_parallel_size,
+          config.parallel.ulysses_parallel_size,
+          config.parallel.tensor_parallel_size,
+          static_cast<double>(config.train.tokens_per_micro_batch),
+          element,
+          activation_options(config).recompute,
+          longest_documents(config)};
+}
+
+// Bytes that a tensor rank sends in a micro-batch: of all layers, the embedding and the head, whose
+// entries are at most its tokens.
+double tensor_bytes(const Config& config, const engine::ModelConfig& model,
+                    const std::vector<engine::DecoderLayer>& layers, double element) {
+  engine::RankGrid grid = rank_grid(config, element);
+  double bytes = 0.0;
+  for (const engine::DecoderLayer& layer : layers) {
+    bytes += engine::tensor_sent(layer.token_mixer().tensor_widths(), grid) +
+             engine::tensor_sent(layer.channel_mixer().tensor_widths(), grid);
+  }
+  grid.recompute = engine::Recompute::kNone;
+  return bytes + engine::tensor_sent({model.hidden_size, model.hidden_size}, grid);
+}
+
 // Of the token mixers of all layers, in one micro-batch.
 engine::MixerWork mixer_work(const Config& config, const std::vector<engine::DecoderLayer>& layers,
                              double element) {
-  const engine::RankGrid grid{config.parallel.ringattn_parallel_size,
-                              config.parallel.ulysses_parallel_size,
-                              static_cast<double>(config.train.tokens_per_micro_batch),
-                              element,
-                              activation_options(config).recompute,
-                              longest_documents(config)};
+  const engine::RankGrid grid = rank_grid(config, element);
   engine::MixerWork all;
   for (const engine::DecoderLayer& layer : layers) {
     const engine::MixerWork work = layer.token_mixer().work(grid);
@@ -157,13 +174,17 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   const auto m = static_cast<double>(traffic.micro_batches);
   const auto sp_ranks = static_cast<double>(config.parallel.sequence_parallel_size());
   const double tokens = static_cast<double>(config.train.tokens_per_micro_batch) / sp_ranks;
-  const std::vector<UnitUse> units = unit_uses(model);
-  const double table = static_cast<double>(units.front().elements);
+  const int64_t tensor = config.parallel.tensor_parallel_size;
+  const std::vector<UnitUse> units = unit_uses(model, tensor);
+  const double table = static_cast<double>(units.front().elements);  // of this tensor rank
   const std::vector<engine::DecoderLayer> layers = engine::make_layers(model);
-  const engine::MixerWork mixers = mixer_work(config, layers, element);
-  const double dense =
-      2.0 * tokens * static_cast<double>(layers.size()) * mean_layer_elements(model, layers).all() +
-      mixers.products;
+  // Of the tensor rank with the most heads. Experts and matrices share their products alike.
+  const std::vector<engine::DecoderLayer> own_layers = engine::make_layers(model, {0, tensor});
+  const engine::MixerWork mixers = mixer_work(config, own_layers, element);
+  const double dense = 2.0 * tokens / static_cast<double>(tensor) *
+                           static_cast<double>(layers.size()) *
+                           mean_layer_elements(model, layers).all() +
+                       mixers.products;
   const bool recomputes = config.model.recompute != Recompute::kNone;
   const bool twice = config.model.recompute == Recompute::kFull;
   StepTime time;
@@ -175,13 +196,13 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   time.between_ranks =
       static_cast<double>(traffic.gather + traffic.reduce_scatter + traffic.all_reduce) /
           bytes_per_s(config.parallel.world_size()) +
-      m * mixers.sent / bytes_per_s(config.parallel.sequence_parallel_size()) +
+      m * mixers.sent / bytes_per_s(config.parallel.sequence_parallel_size() * tensor) +
+      m * tensor_bytes(config, model, own_layers, element) / bytes_per_s(tensor) +
       static_cast<double>(traffic.experts) / bytes_per_s(config.parallel.expert_parallel_size);
   if (!target.device.is_cpu()) {
     double mine = 0.0;  // elements that this rank stores
     for (const UnitUse& unit : units) {
-      const Ranks ranks =
-          unit.of_experts ? expert_ranks_of(config.parallel) : ranks_of(config.parallel);
+      const Ranks ranks = ranks_of(unit, config.parallel);
       mine += static_cast<double>(part_of(unit, config.parallel, model)) /
               static_cast<double>(ranks.shard);
     }
@@ -198,11 +219,12 @@ StepTime time_of(const Config& config, const engine::ModelConfig& model, const R
   return time;
 }
 
-// Sizes of the sequence-parallel group that divide the ranks.
-std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
-                                             const engine::ModelConfig& model) {
+// Sizes of the sequence-parallel group that divide the ranks, with the tensor ranks of `chosen`.
+std::vector<ParallelConfig> options_of_tensor_size(const ParallelConfig& chosen,
+                                                   const engine::ModelConfig& model) {
   std::vector<ParallelConfig> options;
-  const int64_t world = chosen.world_size();
+  const int64_t world =
+      chosen.world_size() / chosen.tensor_parallel_size / chosen.pipeline_parallel_size;
   for (int64_t sp_size = 1; sp_size <= world; ++sp_size) {
     if (world % sp_size != 0) {
       continue;
@@ -210,7 +232,8 @@ std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
     ParallelConfig option = chosen;
     if (sp_size != chosen.sequence_parallel_size()) {
       int64_t ulysses = 1;
-      const int64_t most = std::min(model.num_key_value_heads, engine::most_ulysses_ranks(model));
+      const int64_t most = std::min(model.num_key_value_heads,
+                                    engine::most_ulysses_ranks(model, chosen.tensor_parallel_size));
       for (int64_t u = 1; u <= std::min(sp_size, most); ++u) {
         ulysses = sp_size % u == 0 ? u : ulysses;
       }
@@ -230,6 +253,20 @@ std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
   return options;
 }
 
+// Those of the chosen tensor ranks, and those that use these as other ranks.
+std::vector<ParallelConfig> parallel_options(const ParallelConfig& chosen,
+                                             const engine::ModelConfig& model) {
+  std::vector<ParallelConfig> options = options_of_tensor_size(chosen, model);
+  if (chosen.tensor_parallel_size > 1) {
+    ParallelConfig without = chosen;
+    without.data_parallel_shard_size *= without.tensor_parallel_size;
+    without.tensor_parallel_size = 1;
+    const std::vector<ParallelConfig> more = options_of_tensor_size(without, model);
+    options.insert(options.end(), more.begin(), more.end());
+  }
+  return options;
+}
+
 // The keys that an option may change, as words of a command line.
 std::string words_of(const LayoutOption& option) {
   const Config& c = option.config;
@@ -238,10 +275,16 @@ std::string words_of(const LayoutOption& option) {
   const auto add = [&](const char* key, const std::string& value) {
     words += std::string(words.empty() ? "" : " ") + key + "=" + value;
   };
+  if (p.pipeline_parallel_size > 1) {
+    add("parallel.pipeline_parallel_size", std::to_string(p.pipeline_parallel_size));
+  }
   add("parallel.data_parallel_replicate_size", std::to_string(p.data_parallel_replicate_size));
   add("parallel.data_parallel_shard_size", std::to_string(p.data_parallel_shard_size));
   add("parallel.ringattn_parallel_size", std::to_string(p.ringattn_parallel_size));
   add("parallel.ulysses_parallel_size", std::to_string(p.ulysses_parallel_size));
+  if (p.tensor_parallel_size > 1) {
+    add("parallel.tensor_parallel_size", std::to_string(p.tensor_parallel_size));
+  }
   if (p.expert_parallel_size > 1) {
     add("parallel.expert_parallel_size", std::to_string(p.expert_parallel_size));
   }
@@ -285,9 +328,8 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
   const int64_t stage = config.parallel.zero_stage;
   StepTraffic traffic;
   traffic.micro_batches = micro_batches;
-  for (const UnitUse& unit : unit_uses(model)) {
-    const Ranks ranks =
-        unit.of_experts ? expert_ranks_of(config.parallel) : ranks_of(config.parallel);
+  for (const UnitUse& unit : unit_uses(model, config.parallel.tensor_parallel_size)) {
+    const Ranks ranks = ranks_of(unit, config.parallel);
     const int64_t elements = part_of(unit, config.parallel, model);
     const int64_t mine = rounded_up(elements, ranks.shard);
     if (ranks.shard > 1) {
@@ -299,6 +341,10 @@ StepTraffic state_traffic(const Config& config, const engine::ModelConfig& model
     traffic.all_reduce += 2 * (ranks.copies - 1) * mine * master / ranks.copies;
   }
   traffic.experts = traffic.micro_batches * expert_row_bytes(config, model, compute);
+  const engine::TensorPlace tensor{0, config.parallel.tensor_parallel_size};
+  traffic.tensor = traffic.micro_batches * static_cast<int64_t>(tensor_bytes(
+                                               config, model, engine::make_layers(model, tensor),
+                                               static_cast<double>(compute)));
   return traffic;
 }
 
@@ -311,7 +357,7 @@ StepTraffic step_traffic(const Config& config, const engine::ModelConfig& model)
   const sp::SequenceLayout layout(sp::SegmentForest::of_documents(longest_documents(config)),
                                   parallel.ringattn_parallel_size, parallel.ulysses_parallel_size,
                                   config.sp.placement);
-  const sp::HeadShape heads = engine::head_shape(model);
+  const sp::HeadShape heads = engine::head_shape(model, {0, parallel.tensor_parallel_size});
   const auto element = static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
   const int64_t forwards = config.model.recompute == Recompute::kFull ? 2 : 1;
   std::vector<int64_t> of_ranks(parallel.sequence_parallel_size(), 0);
@@ -336,6 +382,7 @@ std::string describe(const StepTraffic& traffic) {
          ", reduce-scattered gradients " + size_text(traffic.reduce_scatter) +
          ", all-reduced gradients " + size_text(traffic.all_reduce) + ", attention " +
          size_text(traffic.attention) +
+         (traffic.tensor > 0 ? ", rows between tensor ranks " + size_text(traffic.tensor) : "") +
          (traffic.experts > 0 ? ", rows to and from experts " + size_text(traffic.experts) : "");
 }
 

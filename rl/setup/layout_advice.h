@@ -21,10 +21,13 @@ struct StepTraffic {
   int64_t reduce_scatter = 0;  // gradients over a shard
   int64_t all_reduce = 0;      // gradients over copies of the model, or over all ranks
   int64_t attention = 0;
+  int64_t tensor = 0;   // rows of hidden states between tensor-parallel ranks
   int64_t experts = 0;  // rows to and from other ranks' experts, if each gets equally many
   int64_t micro_batches = 0;
 
-  int64_t total() const { return gather + reduce_scatter + all_reduce + attention + experts; }
+  int64_t total() const {
+    return gather + reduce_scatter + all_reduce + attention + tensor + experts;
+  }
 };
 
 // All but attention's bytes, for a number of micro-batches.
@@ -64,8 +67,9 @@ struct LayoutOption {
 LayoutOption layout_option(const Config& config, const engine::ModelConfig& model,
                            const TargetDevice& target);
 
-// Every option for sequence-parallel size, recomputation, offload, ZeRO stage and optimizer offload
-// at config's number of ranks, the cheapest first.
+// Every option without tensor parallelism or with config's, for sequence-parallel size,
+// recomputation, offload, ZeRO stage and optimizer offload at config's number of ranks, the
+// cheapest first.
 std::vector<LayoutOption> layout_options(const Config& config, const engine::ModelConfig& model,
                                          const TargetDevice& target);
 

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "engine/layers/decoder_layer.h"
-#include "engine/nn/token_scores.h"
+#include "engine/ops/token_scores.h"
+#include "engine/runner/collator_options.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/pipeline_figures.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 
@@ -27,6 +29,7 @@ engine::StateShape state_shape(const Config& config) {
   state.expert_shard_ranks = state.expert_ranks > 1
                                  ? mesh.size(expert_shard_axes(config.parallel).shard)
                                  : state.shard_ranks;
+  state.tensor_ranks = config.parallel.tensor_parallel_size;
   state.zero_stage = config.parallel.zero_stage;
   state.moments_on_host = config.optimizer.offload != OptimizerOffload::kNone;
   state.masters_on_host = config.optimizer.offload == OptimizerOffload::kFull;
@@ -72,14 +75,18 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   shape.gathers_kv = config.sp.ring_impl == sp::RingImpl::kAllGather;
   shape.share_tokens = ceil_div(config.train.tokens_per_micro_batch, shape.ring_ranks);
   shape.tokens = shape.entries = ceil_div(shape.share_tokens, ulysses);
-  shape.query_heads = ceil_div(model.num_attention_heads, ulysses);
-  shape.kv_heads = ceil_div(model.num_key_value_heads, ulysses);
-  if (const std::optional<sp::StateShape> state = engine::passed_state(model)) {
+  // Of the tensor-parallel rank with the most, the first one.
+  const engine::TensorPlace tensor{0, config.parallel.tensor_parallel_size};
+  const sp::HeadShape heads = engine::head_shape(model, tensor);
+  shape.tensor_ranks = tensor.ranks;
+  shape.query_heads = ceil_div(heads.query_heads().size(), ulysses);
+  shape.kv_heads = ceil_div(heads.kv_heads().size(), ulysses);
+  if (const std::optional<sp::StateShape> state = engine::passed_state(model, tensor)) {
     shape.delta = delta_shape(config, *state);
   }
   shape.activations = activation_options(config);
-  shape.logit_rows =
-      engine::token_score_rows(hidden, model.vocab_size, shape.activations.logit_chunk_bytes);
+  shape.logit_rows = engine::token_score_rows(hidden, ceil_div(model.vocab_size, tensor.ranks),
+                                              shape.activations.logit_chunk_bytes);
   shape.logit_bytes = engine::bytes_per_logit(hidden);
   shape.accumulates = true;
   shape.state = state_shape(config);
@@ -97,22 +104,66 @@ std::string bytes_of(int64_t bytes) { return byte_text(static_cast<double>(bytes
 
 }  // namespace
 
-RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
-                          c10::Device device) {
+namespace {
+
+// Of a model whose stages are these, the whole model or those of one rank of a pipeline. Each holds
+// `live` inputs at once.
+struct StagesMemory {
+  const engine::ModelConfig& model;
+  std::vector<std::optional<engine::Stage>> stages;
+  int64_t live = 1;
+
+  // Of all stages: everything that they keep, and the most that one of them needs for a moment.
+  engine::MemoryEstimate estimate(const engine::ComputeContext& context,
+                                  engine::PassShape shape) const {
+    engine::MemoryEstimate all;
+    for (const std::optional<engine::Stage>& stage : stages) {
+      shape.stage = stage;
+      shape.live_inputs = live;
+      const engine::MemoryEstimate one = engine::estimate_memory(model, context, shape);
+      all.weights += one.weights;
+      all.moments += one.moments;
+      all.gradients += one.gradients;
+      all.gathered += one.gathered;
+      all.activations += one.activations;
+      all.host += one.host;
+      all.host_activations += one.host_activations;
+      all.working = std::max(all.working, one.working);
+      all.logits = std::max(all.logits, one.logits);
+      all.communication = std::max(all.communication, one.communication);
+    }
+    return all;
+  }
+
+  int64_t loading(const engine::ComputeContext& context, const engine::WeightStorage& storage,
+                  const engine::StateShape& state) const {
+    int64_t kept = 0, peak = 0;
+    for (const std::optional<engine::Stage>& stage : stages) {
+      const engine::LoadingMemory one = engine::loading_memory(
+          model, stage.value_or(engine::whole_stage(model)), context, storage, state);
+      peak = std::max(peak, kept + one.peak);
+      kept += one.kept;
+    }
+    return peak;
+  }
+};
+
+RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c10::Device device) {
+  const engine::ModelConfig& model = stages.model;
   const engine::ComputeContext context(scalar_type(config.model.dtype), device);
   engine::PassShape shape = pass_shape(config, model, context.compute_options());
   const AlgorithmConfig& algorithm = config.algorithm;
   // Fine-tuning makes neither, whatever these keys say.
   const bool fine_tunes = algorithm.task == Task::kSft;
   RankMemory memory;
-  const engine::MemoryEstimate whole = engine::estimate_memory(model, context, shape);
+  const engine::MemoryEstimate whole = stages.estimate(context, shape);
   if (!fine_tunes && algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     // Beside the policy's pass it holds its state alone. It has no adapters.
     memory.critic = whole.weights + whole.moments + whole.gradients;
     memory.host += whole.host;
   }
   shape.adapters = adapter_shape(config.lora);
-  memory.policy = shape.adapters ? engine::estimate_memory(model, context, shape) : whole;
+  memory.policy = shape.adapters ? stages.estimate(context, shape) : whole;
   // With adapters the reference is the policy without them, unless it has a directory of its own.
   if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
       (!shape.adapters || !config.model.reference_path.empty())) {
@@ -122,29 +173,59 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
     if (reference_storage(config).frozen) {
       of_reference.master = of_reference.compute;
     }
-    const engine::MemoryEstimate reference = engine::estimate_memory(model, of_reference, shape);
+    const engine::MemoryEstimate reference = stages.estimate(of_reference, shape);
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
     memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   memory.host += memory.policy.host;
   // Adapters are made last, when nothing else is beside the weights.
-  memory.loading = std::max(
-      engine::loading_memory(model, context, policy_storage(config.lora), shape.state).peak,
-      memory.policy.weights);
+  memory.loading = std::max(stages.loading(context, policy_storage(config.lora), shape.state),
+                            memory.policy.weights);
   return memory;
+}
+
+}  // namespace
+
+RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
+                          c10::Device device) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.pipeline_parallel_size == 1) {
+    return memory_of_stages(config, {model, {std::nullopt}}, device);
+  }
+  const sp::PipelineShape shape = pipeline_shape(parallel);
+  const std::vector<engine::Stage> all =
+      engine::pipeline_stages(model, shape, typical_tokens(config));
+  const sp::PipelinePlan plan = engine::pipeline_plan(
+      shape, pipeline_schedule(parallel), pipeline_warm_up(config), full_micro_batches(config));
+  RankMemory worst;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    StagesMemory stages{model, {}, ceil_div(plan.most_live(rank), shape.stages_per_rank)};
+    for (int64_t chunk = 0; chunk < shape.stages_per_rank; ++chunk) {
+      stages.stages.emplace_back(all.at(shape.stage_of(rank, chunk)));
+    }
+    RankMemory memory = memory_of_stages(config, stages, device);
+    memory.pipeline_rank = rank;
+    if (memory.total() > worst.total()) {
+      worst = memory;
+    }
+  }
+  return worst;
 }
 
 std::string describe(const RankMemory& memory) {
   const engine::MemoryEstimate& policy = memory.policy;
-  std::string text = "memory of a rank: about " + bytes_of(memory.total()) +
-                     " at the peak of a full micro-batch: weights " + bytes_of(policy.weights) +
-                     ", moments " + bytes_of(policy.moments) + ", gradients " +
-                     bytes_of(policy.gradients) + ", gathered or cast weights " +
-                     bytes_of(policy.gathered) + ", activations " + bytes_of(policy.activations) +
-                     (policy.logits > 0 ? ", logits " + bytes_of(policy.logits)
-                                        : ", a layer's backward " + bytes_of(policy.working)) +
-                     ", communication buffers " + bytes_of(policy.communication);
+  std::string text =
+      (memory.pipeline_rank ? "memory of rank " + std::to_string(*memory.pipeline_rank) +
+                                  " of the pipeline, which needs the most: about "
+                            : "memory of a rank: about ") +
+      bytes_of(memory.total()) + " at the peak of a full micro-batch: weights " +
+      bytes_of(policy.weights) + ", moments " + bytes_of(policy.moments) + ", gradients " +
+      bytes_of(policy.gradients) + ", gathered or cast weights " + bytes_of(policy.gathered) +
+      ", activations " + bytes_of(policy.activations) +
+      (policy.logits > 0 ? ", logits " + bytes_of(policy.logits)
+                         : ", a layer's backward " + bytes_of(policy.working)) +
+      ", communication buffers " + bytes_of(policy.communication);
   if (memory.reference > 0) {
     text += ", reference " + bytes_of(memory.reference);
   }

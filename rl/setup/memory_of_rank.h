@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/layers/model_config.h"
@@ -21,16 +22,17 @@ struct RankMemory {
   // process's resident memory also shows the mapped pages of the weight files until they are
   // closed: page cache, which the system takes back.
   int64_t loading = 0;
-  int64_t host = 0;  // pinned host memory of all models
+  int64_t host = 0;                           // pinned host memory of all models
+  std::optional<int64_t> pipeline_rank = {};  // whose memory this is; none without a pipeline
 
   // Of the device.
   int64_t total() const { return std::max(policy.peak() + reference + critic, loading); }
 };
 
-// The prediction for the rank with the most tokens, when every token of a micro-batch is a loss
-// token and several micro-batches make an optimizer step. In bytes.
-// `config` has its context-parallel size factored. device: a kind of device, which need not be
-// here.
+// The prediction for the rank with the most tokens, in a pipeline for the rank that needs the most,
+// when every token of a micro-batch is a loss token and several micro-batches make an optimizer
+// step. In bytes. `config` has its context-parallel size factored. device: a kind of device, which
+// need not be here.
 RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
                           c10::Device device = c10::Device(c10::kCPU));
 

@@ -40,12 +40,14 @@ std::string row_label(const sp::MeshShape& shape, int64_t row) {
   return label.empty() ? "rank" : label;
 }
 
-// World rank by data-parallel and sequence-parallel coordinate.
+// World rank of the first stage by data-parallel coordinate and by that among the ranks that share
+// documents, of which tensor-parallel ones are neighbours.
 std::map<std::pair<int64_t, int64_t>, int64_t> rank_at(const sp::MeshShape& shape) {
   std::map<std::pair<int64_t, int64_t>, int64_t> ranks;
-  for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
+  for (int64_t rank = 0; rank < shape.stage_size(); ++rank) {
     const sp::Mesh mesh(shape, rank);
-    ranks[{mesh.dp_rank(), mesh.sp_rank()}] = rank;
+    const int64_t of_tokens = mesh.sp_rank() * shape.tensor + mesh.coordinate(sp::axes::kTensor);
+    ranks[{mesh.dp_rank(), of_tokens}] = rank;
   }
   return ranks;
 }
@@ -56,16 +58,19 @@ std::vector<std::string> mesh_table(const sp::MeshShape& shape) {
   if (shape.world_size() == 1) {
     return {"mesh: one rank"};
   }
-  const int64_t columns = shape.sp_size(), rows = shape.dp_size();
+  const int64_t columns = shape.sp_size() * shape.tensor, rows = shape.dp_size();
   const std::size_t width = number(shape.world_size()).size() + 2;
   std::vector<std::string> lines{
       "mesh: " + number(shape.world_size()) +
       " ranks; the ranks of a row share each document, the rows have different documents"};
   if (shape.ring > 1) {
-    lines.push_back(heading("  ring", columns, shape.ring, shape.ulysses, width));
+    lines.push_back(heading("  ring", columns, shape.ring, shape.ulysses * shape.tensor, width));
   }
   if (shape.ulysses > 1) {
-    lines.push_back(heading("  ulysses", columns, shape.ulysses, 1, width));
+    lines.push_back(heading("  ulysses", columns, shape.ulysses, shape.tensor, width));
+  }
+  if (shape.tensor > 1) {
+    lines.push_back(heading("  tensor", columns, shape.tensor, 1, width));
   }
   const auto ranks = rank_at(shape);
   for (int64_t row = 0; row < std::min(rows, kTableSize); ++row) {
@@ -77,6 +82,12 @@ std::vector<std::string> mesh_table(const sp::MeshShape& shape) {
   }
   if (rows > kTableSize) {
     lines.emplace_back("  ...");
+  }
+  if (shape.pipeline > 1) {
+    lines.push_back("  these are the first of " + number(shape.pipeline) +
+                    " ranks of a pipeline; the ranks with the next stages of the same tokens have "
+                    "numbers " +
+                    number(shape.stage_size()) + " higher each");
   }
   if (shape.expert > 1) {
     lines.push_back("  ranks 0 to " + number(shape.expert - 1) +

@@ -7,7 +7,10 @@
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/layers/decoder_layer.h"
+#include "engine/models/pipeline.h"
+#include "engine/models/quantised_layer.h"
 #include "engine/models/random_weights.h"
+#include "rl/setup/product_choice.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 
@@ -32,13 +35,17 @@ DType published_dtype(const Config& config) {
 }
 
 engine::ComputeContext compute_context(const Config& config, c10::Device device) {
-  return {scalar_type(config.model.dtype), device};
+  engine::ComputeContext context(scalar_type(config.model.dtype), device);
+  context.products = products_of(config);
+  return context;
 }
 
 engine::ComputeContext compute_context(const Config& config, const sp::ProcessGroups& groups) {
   engine::ComputeContext context = compute_context(config, groups.device());
   context.sharding = make_sharding(config.parallel, groups);
   context.experts = make_expert_sharding(config.parallel, groups);
+  context.pipeline = make_pipeline(config, groups);
+  context.tensor = make_tensor_sharding(config.parallel, groups);
   if (config.parallel.reduce_dtype == DType::kBFloat16) {
     context.reduce = at::kBFloat16;
   }
@@ -62,6 +69,28 @@ std::string async_ulysses_problem(const Config& config, const engine::ModelConfi
                    "); expected false";
 }
 
+std::string tensor_parallel_problem(const Config& config, const engine::ModelConfig& model) {
+  const int64_t ranks = config.parallel.tensor_parallel_size;
+  const auto packed = policy_storage(config.lora).projections;
+  if (ranks == 1) {
+    return "";
+  }
+  if (const engine::Support can = engine::supports(model, engine::Feature::kTensorCut, {0, ranks});
+      !can) {
+    return "is " + std::to_string(ranks) + ", but " + can.reason() + " (model_type " +
+           model.model_type + "); expected 1";
+  }
+  if (!packed) {
+    return "";
+  }
+  const std::string problem = engine::packed_cut_problem(model, *packed, ranks);
+  return problem.empty() ? ""
+                         : "is " + std::to_string(ranks) + ", but lora.base is " +
+                               std::string(to_string(config.lora.base)) + ": " + problem +
+                               "; expected a number of ranks whose parts are whole blocks, or "
+                               "lora.base int8 or model";
+}
+
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
   engine::ModelConfig model = engine::load_model_config(path);
   model.fp32_norms = config.model.fp32_norms;
@@ -72,6 +101,9 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   if (const std::string problem = expert_count_problem(config.parallel, model.experts.count);
       !problem.empty()) {
     throw std::invalid_argument("parallel.expert_parallel_size: " + problem);
+  }
+  if (const std::string problem = tensor_parallel_problem(config, model); !problem.empty()) {
+    throw std::invalid_argument("parallel.tensor_parallel_size: " + problem);
   }
   return model;
 }
@@ -95,15 +127,30 @@ std::vector<std::string> adapter_overrides(const std::filesystem::path& dir) {
 std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const std::string& path,
                                                      const engine::ComputeContext& context,
                                                      const engine::WeightStorage& storage) {
+  return std::move(load_starting_stages(config, path, context, storage).front());
+}
+
+std::vector<std::unique_ptr<engine::Decoder>> load_starting_stages(
+    const Config& config, const std::string& path, const engine::ComputeContext& context,
+    const engine::WeightStorage& storage) {
   const engine::ModelConfig model = load_model_config(config, path);
+  const std::vector<engine::Stage> stages = engine::own_stages(model, context.pipeline.get());
+  std::vector<std::unique_ptr<engine::Decoder>> decoders;
   if (config.model.init == ModelInit::kRandom) {
-    engine::RandomWeights draw(model, static_cast<uint64_t>(config.seed), config.model.init_std);
-    return std::make_unique<engine::Decoder>(model, context, storage, std::ref(draw));
+    for (const engine::Stage& stage : stages) {
+      engine::RandomWeights draw(model, static_cast<uint64_t>(config.seed), config.model.init_std);
+      decoders.push_back(
+          std::make_unique<engine::Decoder>(model, stage, context, storage, std::ref(draw)));
+    }
+    return decoders;
   }
   engine::WeightLoader load(path, model);
-  auto decoder = std::make_unique<engine::Decoder>(model, context, storage, std::ref(load));
+  for (const engine::Stage& stage : stages) {
+    decoders.push_back(
+        std::make_unique<engine::Decoder>(model, stage, context, storage, std::ref(load)));
+  }
   load.refuse_the_rest();
-  return decoder;
+  return decoders;
 }
 
 engine::WeightStorage policy_storage(const LoraConfig& config) {
@@ -129,18 +176,25 @@ engine::WeightStorage worker_storage(const Config& config) {
 
 std::unique_ptr<engine::Decoder> load_policy(const Config& config,
                                              const engine::ComputeContext& context) {
-  auto decoder =
-      load_starting_model(config, config.model.path, context, policy_storage(config.lora));
+  return std::move(load_policy_stages(config, context).front());
+}
+
+std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
+    const Config& config, const engine::ComputeContext& context) {
+  auto stages =
+      load_starting_stages(config, config.model.path, context, policy_storage(config.lora));
   if (config.lora.rank == 0) {
-    return decoder;
+    return stages;
   }
-  engine::Adapters& adapters = decoder->add_adapters(adapter_options(config.lora));
-  if (config.lora.path.empty()) {
-    adapters.init_random(static_cast<uint64_t>(config.seed));
-  } else {
-    engine::load_adapters(config.lora.path, adapters);
+  for (const auto& stage : stages) {
+    engine::Adapters& adapters = stage->add_adapters(adapter_options(config.lora));
+    if (config.lora.path.empty()) {
+      adapters.init_random(static_cast<uint64_t>(config.seed));
+    } else {
+      engine::load_adapters(config.lora.path, adapters);
+    }
   }
-  return decoder;
+  return stages;
 }
 
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device) {

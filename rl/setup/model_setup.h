@@ -34,6 +34,10 @@ engine::ActivationOptions activation_options(const Config& config);
 // Why sp.async_ulysses does not work with the model; "" where it does.
 std::string async_ulysses_problem(const Config& config, const engine::ModelConfig& model);
 
+// What is wrong with parallel.tensor_parallel_size for this model, or with the blocks of its
+// quantised matrices; "" when nothing is.
+std::string tensor_parallel_problem(const Config& config, const engine::ModelConfig& model);
+
 // The model configuration at `path`, extended by the settings of config.model.
 // Throws: as engine::load_model_config(); std::invalid_argument naming the key when
 // sp.async_ulysses or parallel.expert_parallel_size does not suit the model.
@@ -55,6 +59,12 @@ std::unique_ptr<engine::Decoder> load_starting_model(const Config& config, const
                                                      const engine::ComputeContext& context,
                                                      const engine::WeightStorage& storage = {});
 
+// The same for this rank's stages of the model, by context.pipeline: one without a pipeline.
+// Throws: as above; std::invalid_argument when the model has too few layers for the stages.
+std::vector<std::unique_ptr<engine::Decoder>> load_starting_stages(
+    const Config& config, const std::string& path, const engine::ComputeContext& context,
+    const engine::WeightStorage& storage = {});
+
 // What the ranks keep of the policy's weights: with lora.rank above 0 constants, packed as
 // lora.base says.
 engine::WeightStorage policy_storage(const LoraConfig& config);
@@ -75,6 +85,10 @@ engine::WeightStorage worker_storage(const Config& config);
 // cannot be loaded.
 std::unique_ptr<engine::Decoder> load_policy(const Config& config,
                                              const engine::ComputeContext& context);
+
+// The same for this rank's stages of the policy.
+std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
+    const Config& config, const engine::ComputeContext& context);
 
 // A worker's model before its first weights: load_policy() if versions are adapters alone,
 // otherwise a model in worker_storage() whose parameters arrive with the first version.

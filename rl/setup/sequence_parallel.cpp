@@ -23,8 +23,10 @@ int64_t element_bytes(DType dtype) {
 
 sp::MethodQuery typical_micro_batch(const Config& config, const engine::ModelConfig& model) {
   sp::MethodQuery query;
-  query.heads = engine::head_shape(model);
-  query.most_ulysses = engine::most_ulysses_ranks(model);
+  // Of the tensor-parallel rank with the most heads, the first one.
+  const int64_t tensor = config.parallel.tensor_parallel_size;
+  query.heads = engine::head_shape(model, {0, tensor});
+  query.most_ulysses = engine::most_ulysses_ranks(model, tensor);
   query.document_lengths = longest_documents(config);
   query.num_ranks = config.parallel.sequence_parallel_size();
   query.options = sequence_options(config.sp).plan;
@@ -121,6 +123,7 @@ std::string advice_on_nodes(const LayerTime& shared, int64_t ranks_per_node) {
 
 bool can_overlap(const Config& config, const engine::ModelConfig& model, const LayerTime& shared) {
   return shared.method.ulysses > 1 && config.lora.rank == 0 &&
+         config.parallel.tensor_parallel_size == 1 &&
          engine::supports(model, engine::Feature::kAsyncUlysses);
 }
 
@@ -188,11 +191,11 @@ void factor(Config& config) {
       return;
     }
   }
-  throw std::invalid_argument("sp.method ulysses: parallel.context_parallel_size " +
-                              std::to_string(size) + " exceeds the " +
-                              std::to_string(most_ulysses_ranks(model)) +
-                              " ranks that the model's heads allow; expected sp.method auto or "
-                              "ring");
+  throw std::invalid_argument(
+      "sp.method ulysses: parallel.context_parallel_size " + std::to_string(size) +
+      " exceeds the " + std::to_string(most_ulysses_ranks(model, parallel.tensor_parallel_size)) +
+      " ranks that the model's heads allow; expected sp.method auto or "
+      "ring");
 }
 
 }  // namespace
@@ -213,7 +216,9 @@ sp::MeshShape mesh_shape(const ParallelConfig& config) {
           .ring = config.ringattn_parallel_size,
           .ulysses = config.ulysses_parallel_size,
           .dp_shard = config.data_parallel_shard_size,
-          .expert = config.expert_parallel_size};
+          .expert = config.expert_parallel_size,
+          .pipeline = config.pipeline_parallel_size,
+          .tensor = config.tensor_parallel_size};
 }
 
 sp::SequenceOptions sequence_options(const SpConfig& config) {

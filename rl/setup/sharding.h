@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/models/pipeline.h"
 #include "engine/params/sharding.h"
 #include "rl/config/config.h"
 #include "sp/mesh/process_groups.h"
@@ -22,6 +23,10 @@ ShardAxes shard_axes(const ParallelConfig& config);
 // same experts, unless every rank holds the rest of the model whole.
 ShardAxes expert_shard_axes(const ParallelConfig& config);
 
+// Of the parameters that tensor-parallel ranks use whole: as shard_axes(), the tensor axis
+// included.
+ShardAxes whole_shard_axes(const ParallelConfig& config);
+
 // Every set of axes that the models need a process group for. Empty where a world of whole models
 // needs none.
 std::vector<sp::Axes> sharding_axes(const ParallelConfig& config);
@@ -35,6 +40,26 @@ std::shared_ptr<const engine::Sharding> make_sharding(const ParallelConfig& conf
 // Throws: as make_sharding.
 std::shared_ptr<const engine::ExpertSharding> make_expert_sharding(const ParallelConfig& config,
                                                                    const sp::ProcessGroups& groups);
+
+// How matrices are divided among this rank's group; null with parallel.tensor_parallel_size 1.
+// Throws: as make_sharding.
+std::shared_ptr<const engine::TensorSharding> make_tensor_sharding(const ParallelConfig& config,
+                                                                   const sp::ProcessGroups& groups);
+
+// The stages of a rank of a pipeline, as sp::plan_pipeline() takes them.
+sp::PipelineShape pipeline_shape(const ParallelConfig& config);
+// The schedule that parallel.pipeline_schedule stands for.
+sp::PipelineSchedule pipeline_schedule(const ParallelConfig& config);
+// Forwards before the first backward beyond the schedule's own, which hide transfers and
+// micro-batches of unequal work: P-1 with schedule auto and layers that are recomputed, whose
+// forwards keep little; else none.
+int64_t pipeline_warm_up(const Config& config);
+// The documents that stages are balanced for: as long as the recipe allows.
+engine::TypicalTokens typical_tokens(const Config& config);
+
+// How the models of this rank are divided into stages; null with parallel.pipeline_parallel_size 1.
+std::shared_ptr<const engine::Pipeline> make_pipeline(const Config& config,
+                                                      const sp::ProcessGroups& groups);
 
 // What is wrong with parallel.expert_parallel_size for layers of `experts` experts (0: the model
 // has none): it may be 1, or at most their number. "" when nothing is.

@@ -30,6 +30,9 @@ class ListHash {
     for (const Prompt& prompt : prompts) {
       add(prompt.prompt);
       add(prompt.answer);
+      for (const PromptImage& image : prompt.images) {
+        add(image.hash);
+      }
     }
   }
   std::string hex() { return hash_.hex(); }
@@ -42,6 +45,9 @@ std::string fingerprint_of(const PromptSet& set, bool shuffle) {
   ListHash hash;
   hash.add(shuffle ? "shuffled" : "in order");
   hash.add(set.prompts);
+  if (set.images) {
+    hash.add(set.images->fingerprint());
+  }
   for (const OrderPart& part : set.parts) {
     if (part.weight > 0) {
       hash.add(std::to_string(part.size) + " items of weight " + text_of(part.weight));

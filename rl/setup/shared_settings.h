@@ -14,12 +14,11 @@
 namespace ringside::rl {
 
 // Fingerprints are XXH3-128. One covers data.shuffle and each prompt's text and answer in the
-// files' order, and the weights of the files. One covers tokenizer.json in model.path, independent
-// of white space and key order. prompts: empty if unknown; they and a tokenizer.json that cannot be
-// read are not stated. held_out: those that workers make samples of, with a fingerprint of their
-// own; of no set otherwise.
-// Blocks: on reading tokenizer.json.
-// Throws: what parse_rewards and engine::parse_adapter_targets throw.
+// files' order, the files of its images, the rules of images, and the weights of the files. One
+// covers tokenizer.json in model.path, independent of white space and key order. prompts: empty if
+// unknown; they and a tokenizer.json that cannot be read are not stated. held_out: those that
+// workers make samples of, with a fingerprint of their own; of no set otherwise. Blocks: on reading
+// tokenizer.json. Throws: what parse_rewards and engine::parse_adapter_targets throw.
 bridge::Settings shared_settings(const Config& config, const engine::ModelConfig& model,
                                  const PromptSet& prompts, const HeldOutPrompts& held_out,
                                  std::optional<std::vector<int64_t>> stop_ids);

@@ -88,6 +88,9 @@ at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& 
 
 void ColumnOutputs::add(std::vector<double>& column, const sp::MicroBatch& batch,
                         int64_t first_token, const at::Tensor& values_n) {
+  if (!values_n.defined()) {
+    return;
+  }
   TORCH_CHECK(values_n.dim() == 1 && values_n.numel() == batch.num_entries(),
               "column: ", values_n.sizes(), " values for ", batch.num_entries(), " loss entries");
   outputs_.push_back({&column, &batch, first_token, values_n.to(at::kDouble)});
@@ -153,7 +156,7 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
   return inputs;
 }
 
-void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& world) {
+void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& ranks) {
   if (columns.empty() || columns.front()->empty()) {
     return;
   }
@@ -163,7 +166,7 @@ void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicat
   for (int64_t c = 0; c < count; ++c) {
     std::copy(columns[c]->begin(), columns[c]->end(), table.data_ptr<double>() + c * tokens);
   }
-  world.all_reduce_sum(table, "scores");
+  ranks.all_reduce_sum(table, "scores");
   for (int64_t c = 0; c < count; ++c) {
     const double* merged = table.const_data_ptr<double>() + c * tokens;
     columns[c]->assign(merged, merged + tokens);

@@ -66,7 +66,8 @@ at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& 
 class ColumnOutputs {
  public:
   // values_n belong to the micro-batch's entries in the column, which has N numbers. Column and
-  // micro-batch must live until store().
+  // micro-batch must live until store(). Undefined values are those of a rank that does not score:
+  // nothing is added.
   // Shapes: values_n [n], of any floating-point dtype.
   // Throws: c10::Error for another number of values than entries.
   void add(std::vector<double>& column, const sp::MicroBatch& batch, int64_t first_token,
@@ -106,8 +107,8 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
 
 // Merges columns that hold each rank's own tokens and 0 elsewhere, with one all-reduce (SUM) for
 // all columns. The result is bitwise exact. Does nothing without columns.
-// Collective over: the world.
+// Collective over: ranks, those of axes::kEntries.
 // Shapes: all columns have one length, the same on every rank.
-void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& world);
+void merge_columns(std::span<std::vector<double>* const> columns, sp::Communicator& ranks);
 
 }  // namespace ringside::rl

@@ -74,11 +74,15 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
   const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
   auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), context);
   if (config.model.init == ModelInit::kRandom && !own_path) {
-    model->trunk().init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
+    for (engine::Decoder* stage : model->stages()) {
+      stage->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
+    }
   } else {
     engine::load_value_weights(path, *model);
   }
-  model->trunk().set_activation_options(activation_options(config));
+  for (engine::Decoder* stage : model->stages()) {
+    stage->set_activation_options(activation_options(config));
+  }
   return model;
 }
 
@@ -90,7 +94,7 @@ Critic::Critic(const Config& config, std::unique_ptr<engine::ValueModel> model,
     : config_(config.algorithm.critic),
       model_(model.get()),
       runner_(std::move(model), comms, adamw_options(config.optimizer)),
-      control_(comms.control(sp::axes::kLoss)) {}
+      control_(comms.control(sp::axes::kEntries)) {}
 
 CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& columns,
                             double loss_tokens, double learning_rate) {
@@ -105,7 +109,9 @@ CriticUpdate Critic::update(const LocalBatch& mini_batch, const StepColumns& col
     };
     input.columns.set("value", of(columns.value));
     input.columns.set("returns", of(columns.returns));
-    statistics += ValueStatistics::of(input.columns["value"], input.columns["returns"]);
+    if (model_->scores()) {
+      statistics += ValueStatistics::of(input.columns["value"], input.columns["returns"]);
+    }
   }
   Figures figures;
   runner_.train(inputs, [&](const engine::HeadOutput& output, const engine::Columns& inputs_n) {

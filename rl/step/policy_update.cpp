@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "sp/mesh/control.h"
 
@@ -40,8 +41,8 @@ ExpertFigures expert_figures(const engine::ExpertLoad& rows, sp::Communicator& c
   return figures;
 }
 
-// Figures of this rank -> figures of the world. Sequence-parallel ranks hold disjoint entries, so
-// nothing is counted twice.
+// Figures of this rank -> figures of all. Sequence-parallel ranks hold disjoint entries, and stages
+// count different things, so nothing is counted twice.
 UpdateResult reduce(const engine::HostSums& figures, const engine::SequenceWork& work,
                     double replayed_routes, sp::Communicator& control) {
   UpdateResult result;
@@ -73,22 +74,30 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
   Figures figures;
   double replayed_routes = 0.0;
   for (const engine::ModelInput& input : inputs) {
-    replayed_routes +=
-        input.routes_sLK.defined() ? static_cast<double>(input.routes_sLK.numel()) : 0.0;
+    // Each token once, where its entries are.
+    replayed_routes += input.routes_sLK.defined() && policy.model().scores()
+                           ? static_cast<double>(input.routes_sLK.numel())
+                           : 0.0;
   }
+  std::vector<at::Tensor> logprobs;
   const auto work =
       policy.train(inputs, [&](const engine::HeadOutput& output, const engine::Columns& columns) {
-        if (output.changed_routes.defined()) {
-          figures.sum(kChangedRoutes, output.changed_routes);
-        }
+        logprobs.push_back(output.logprobs_n.detach());
         return loss(output, columns, figures);
       });
+  if (!policy.model().scores()) {
+    logprobs.assign(inputs.size(), at::Tensor());  // another stage has them
+  }
+  if (work.changed_routes.defined()) {
+    figures.sum(kChangedRoutes, work.changed_routes);
+  }
   const auto step = policy.step(size.learning_rate, size.max_grad_norm, figures.take());
   UpdateResult result = reduce(step.sums, work, replayed_routes, control);
   result.experts.aux_loss = step.balance_loss;
   result.grad_norm = step.grad_norm;
   result.loss_scale = step.loss_scale;
   result.skipped = step.skipped;
+  result.logprobs = std::move(logprobs);
   return result;
 }
 

@@ -3,6 +3,8 @@
 // Shapes: n = loss entries of this rank.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <optional>
 #include <span>
@@ -52,6 +54,9 @@ struct UpdateResult {
   double learning_rate = 0.0;
   double loss_scale = 0.0;  // of float16; 0 without
   bool skipped = false;     // because the gradients overflowed under that scale
+  // Of each input in order, on the device: log-probs of the weights before the optimizer step, as
+  // its forward pass computed them. Shapes: [n].
+  std::vector<at::Tensor> logprobs = {};
 };
 
 // The figures of all updates together.

@@ -8,23 +8,27 @@ namespace ringside::rl {
 
 namespace {
 
-std::unique_ptr<engine::Decoder> reference_model(const Config& config,
-                                                 const engine::Decoder& policy) {
+std::vector<std::unique_ptr<engine::Decoder>> reference_stages(const Config& config,
+                                                               const engine::HeadedModel& policy) {
   const std::string& path = config.model.reference_path;
-  if (path.empty() && policy.adapters() != nullptr) {
-    return policy.without_adapters();
+  if (!path.empty() || policy.trunk().adapters() == nullptr) {
+    return load_starting_stages(config, path.empty() ? config.model.path : path,
+                                policy.trunk().context(), reference_storage(config));
   }
-  return load_starting_model(config, path.empty() ? config.model.path : path, policy.context(),
-                             reference_storage(config));
+  std::vector<std::unique_ptr<engine::Decoder>> stages;
+  for (const engine::Decoder* stage : policy.stages()) {
+    stages.push_back(stage->without_adapters());
+  }
+  return stages;
 }
 
 }  // namespace
 
-ReferencePolicy::ReferencePolicy(const Config& config, const engine::Decoder& policy,
+ReferencePolicy::ReferencePolicy(const Config& config, const engine::HeadedModel& policy,
                                  const sp::ProcessGroups& comms)
     : update_every_(config.algorithm.reference_update_every),
       mixup_(config.algorithm.reference_mixup),
-      runner_(std::make_unique<engine::LanguageModel>(reference_model(config, policy)), comms) {}
+      runner_(std::make_unique<engine::LanguageModel>(reference_stages(config, policy)), comms) {}
 
 void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
   if (update_every_ > 0 && step % update_every_ == 0) {
@@ -32,7 +36,8 @@ void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
   }
 }
 
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const engine::Decoder& policy,
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
+                                                const engine::HeadedModel& policy,
                                                 const sp::ProcessGroups& comms) {
   const bool wanted = config.algorithm.kl_coef > 0.0 && config.algorithm.kl_to == KlTo::kReference;
   return wanted ? std::make_unique<ReferencePolicy>(config, policy, comms) : nullptr;

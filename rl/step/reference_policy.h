@@ -15,7 +15,7 @@ class ReferencePolicy {
   // Loads model.reference_path, or model.path if that is empty. If that is empty and `policy` has
   // adapters, the reference is the policy without them and shares its memory. Not collective.
   // Throws: as load_starting_model().
-  ReferencePolicy(const Config& config, const engine::Decoder& policy,
+  ReferencePolicy(const Config& config, const engine::HeadedModel& policy,
                   const sp::ProcessGroups& comms);
 
   const engine::ModelRunner& runner() const { return runner_; }
@@ -38,7 +38,8 @@ class ReferencePolicy {
 
 // The reference policy that the configuration asks for, or nullptr. Not collective.
 // Throws: as ReferencePolicy.
-std::unique_ptr<ReferencePolicy> make_reference(const Config& config, const engine::Decoder& policy,
+std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
+                                                const engine::HeadedModel& policy,
                                                 const sp::ProcessGroups& comms);
 
 }  // namespace ringside::rl

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
 #include "rl/step/column_tensors.h"
 
@@ -14,7 +15,8 @@ std::vector<std::vector<double>> score_documents(
     const sp::ProcessGroups& comms, const ScoreOptions& options, std::vector<double> temperature) {
   const auto& config = model.decoder().config();
   const sp::CollatorOptions collator =
-      engine::collator_options(config, options.tokens_per_micro_batch, options.sequence);
+      engine::collator_options(config, options.tokens_per_micro_batch, options.sequence,
+                               engine::tensor_place(model.decoder().context()));
   LocalBatch local{sp::collate(documents, mesh, collator), 0};
   for (const sp::MicroBatch& micro_batch : local.micro_batches) {
     local.routes.push_back(routes_of(micro_batch, config));
@@ -33,7 +35,7 @@ std::vector<std::vector<double>> score_documents(
   });
   outputs.store();
   std::vector<double>* merged[] = {&logprobs};
-  merge_columns(merged, *comms.control(sp::axes::kLoss));
+  merge_columns(merged, *comms.control(sp::axes::kEntries));
   std::vector<std::vector<double>> result;
   auto next = logprobs.begin();
   for (const sp::Document& document : documents) {

@@ -63,6 +63,8 @@ bool needs_old_pass(const Config& config) {
           reads_old(config.algorithm));
 }
 
+bool old_is_merged(const Config& config) { return reads_old(config.algorithm); }
+
 void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms) {
   const AlgorithmConfig& algorithm = config.algorithm;
@@ -91,7 +93,7 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
     of_all_ranks.push_back(&columns.value);
   }
   outputs.store();
-  merge_columns(of_all_ranks, *comms.control(sp::axes::kLoss));
+  merge_columns(of_all_ranks, *comms.control(sp::axes::kEntries));
 }
 
 void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch,

@@ -22,6 +22,9 @@ struct ScoringModels {
 // own forward pass, so no extra pass is needed unless something reads them before.
 bool needs_old_pass(const Config& config);
 
+// Whether the column that this pass fills holds the tokens of all ranks; else those of this rank.
+bool old_is_merged(const Config& config);
+
 // Fills the columns old, reference and value as far as the configuration reads them. Columns that
 // advantages and corrections read are merged over all ranks with one all-reduce. The other columns
 // hold this rank's tokens only. Without autograd. The policy replays the mini-batches' routes; with

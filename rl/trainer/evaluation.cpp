@@ -129,16 +129,17 @@ class WorkersEvaluator final : public Evaluator {
 
 }  // namespace
 
-Evaluation::Evaluation(const Config& config, const RunRanks& ranks, const engine::Decoder& policy,
-                       RolloutSource* source, std::function<int()> stop_signal)
-    : config_(config), ranks_(ranks), policy_(policy) {
+Evaluation::Evaluation(const Config& config, const RunRanks& ranks,
+                       std::vector<const engine::Decoder*> policy, RolloutSource* source,
+                       std::function<int()> stop_signal)
+    : config_(config), ranks_(ranks), policy_(std::move(policy)) {
   if (!ranks.is_main() || config.eval.every == 0) {
     return;
   }
   if (config.eval.by == EvalBy::kWorkers) {
     evaluator_ = std::make_unique<WorkersEvaluator>(config, source, std::move(stop_signal));
   } else {
-    evaluator_ = std::make_unique<EmbeddedEvaluator>(config, policy.config());
+    evaluator_ = std::make_unique<EmbeddedEvaluator>(config, policy_.front()->config());
   }
 }
 
@@ -154,7 +155,7 @@ Metrics Evaluation::metrics() const {
     ranks_.export_weights(weights, evaluator_ ? sink : engine::WeightSink());
   }
   Metrics found;
-  ranks_.on_main([&] { found = evaluator_->evaluate(copy ? *copy : policy_); });
+  ranks_.on_main([&] { found = evaluator_->evaluate(copy ? *copy : *policy_.front()); });
   return found;
 }
 

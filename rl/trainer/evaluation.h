@@ -19,8 +19,9 @@ class Evaluation {
   // stop, or 0; it ends the wait for workers. All references must outlive this. Not collective.
   // Throws: std::runtime_error on unusable prompts or tokenizer, and for eval.by workers with a
   // source that has none.
-  Evaluation(const Config& config, const RunRanks& ranks, const engine::Decoder& policy,
-             RolloutSource* source, std::function<int()> stop_signal);
+  Evaluation(const Config& config, const RunRanks& ranks,
+             std::vector<const engine::Decoder*> policy, RolloutSource* source,
+             std::function<int()> stop_signal);
   ~Evaluation();
 
   // Whether an evaluation is due after `step` steps; step 0: before training. The same on every
@@ -40,7 +41,7 @@ class Evaluation {
  private:
   const Config& config_;
   const RunRanks& ranks_;
-  const engine::Decoder& policy_;
+  std::vector<const engine::Decoder*> policy_;
   std::unique_ptr<Evaluator> evaluator_;  // only on rank 0
 };
 

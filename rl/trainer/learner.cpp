@@ -20,7 +20,7 @@ Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& po
       ranks_(ranks),
       policy_(policy),
       state_(state),
-      reference_(make_reference(config, policy.decoder(), ranks.comms())) {
+      reference_(make_reference(config, policy.runner().model(), ranks.comms())) {
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     critic_ = std::make_unique<Critic>(config, ranks.comms());
   }

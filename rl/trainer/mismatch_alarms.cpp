@@ -12,7 +12,7 @@ bool is_rounded(DType dtype) { return dtype == DType::kBFloat16 || dtype == DTyp
 }  // namespace
 
 MismatchLimits mismatch_limits(DType dtype) {
-  return is_rounded(dtype) ? MismatchLimits{1.1, 5e-3} : MismatchLimits{1.01, 1e-4};
+  return is_rounded(dtype) ? MismatchLimits{1.1, 1e-2} : MismatchLimits{1.01, 1e-4};
 }
 
 std::vector<std::string> MismatchAlarms::add(Metrics& metrics) {

@@ -6,6 +6,7 @@
 
 #include "engine/models/headed_model.h"
 #include "engine/optim/lr_schedule.h"
+#include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/optimizer_options.h"
@@ -24,10 +25,12 @@ int64_t updates_per_step(const Config& config) {
 
 std::unique_ptr<engine::ModelRunner> load_runner(const Config& config,
                                                  const sp::ProcessGroups& comms) {
-  auto decoder = load_policy(config, compute_context(config, comms));
-  decoder->set_activation_options(activation_options(config));
+  auto stages = load_policy_stages(config, compute_context(config, comms));
+  for (const auto& stage : stages) {
+    stage->set_activation_options(activation_options(config));
+  }
   auto runner = std::make_unique<engine::ModelRunner>(
-      std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
+      std::make_unique<engine::LanguageModel>(std::move(stages)), comms,
       adamw_options(config.optimizer));
   runner->balance_experts(
       {config.model.router_aux_loss_coef, config.model.router_bias_update_rate});
@@ -53,12 +56,13 @@ double PolicyTraining::learning_rate_factor() const {
 std::vector<sp::MicroBatch> PolicyTraining::collate(
     const std::vector<sp::Document>& documents) const {
   const int64_t budget = config_.train.tokens_per_micro_batch;
+  const sp::CollatorOptions options =
+      engine::collator_options(decoder().config(), budget, sequence_options(config_.sp),
+                               engine::tensor_place(decoder().context()));
   const auto packing = sp::plan_micro_batches(documents, ranks_.mesh().shape().dp_size(), budget,
-                                              config_.sp.shared_prefix);
+                                              config_.sp.shared_prefix, options.work);
   sp::check_agreement(packing.hash(), "the micro-batch plan", ranks_.world());
-  return sp::collate(
-      documents, packing, ranks_.mesh(),
-      engine::collator_options(decoder().config(), budget, sequence_options(config_.sp)));
+  return sp::collate(documents, packing, ranks_.mesh(), options);
 }
 
 UpdateResult PolicyTraining::update(const LocalBatch& mini_batch, const StepColumns& columns,
@@ -66,7 +70,8 @@ UpdateResult PolicyTraining::update(const LocalBatch& mini_batch, const StepColu
   const auto inputs = training_inputs(mini_batch, columns, column_dtype(decoder().compute_dtype()));
   const StepSize size{config_.optimizer.learning_rate * learning_rate_factor(),
                       config_.optimizer.max_grad_norm};
-  UpdateResult result = update_policy(*runner_, inputs, loss, size, ranks_.world());
+  UpdateResult result =
+      update_policy(*runner_, inputs, loss, size, *ranks_.comms().control(sp::axes::kEntries));
   result.learning_rate = size.learning_rate;
   if (const double of_all = result.figures["loss"]; !std::isfinite(of_all)) {
     throw engine::Diverged("the loss is " + std::to_string(of_all));

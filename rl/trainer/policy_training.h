@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/runner/model_runner.h"
@@ -25,7 +26,12 @@ class PolicyTraining {
   PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state);
 
   engine::ModelRunner& runner() { return *runner_; }
+  // The first of this rank's stages; the whole decoder without a pipeline.
   const engine::Decoder& decoder() const { return runner_->decoder(); }
+  // All of them.
+  std::vector<const engine::Decoder*> stages() const {
+    return std::as_const(*runner_).model().stages();
+  }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.
   double learning_rate_factor() const;

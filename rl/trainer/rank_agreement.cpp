@@ -124,8 +124,10 @@ RankFact weights_fact(const std::string& name, const engine::ModelRunner& model)
     if (slice.name.starts_with("exp_avg") || slice.values.is_meta()) {
       continue;
     }
-    const std::string part = slice.name + "\n" + std::to_string(slice.begin) + "\n" +
-                             std::to_string(slice.values.numel()) + "\n";
+    const sp::Range columns = slice.columns.value_or(sp::Range{});
+    const std::string part = slice.name + "\n" + std::to_string(columns.begin) + "\n" +
+                             std::to_string(columns.end) + "\n" + std::to_string(slice.begin) +
+                             "\n" + std::to_string(slice.values.numel()) + "\n";
     held.update(std::as_bytes(std::span(part)));
     const at::Tensor host = slice.values.to(at::kCPU).contiguous();
     values.update(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()));

@@ -19,7 +19,8 @@ std::vector<std::pair<std::string, int64_t>> layout_of(const sp::MeshShape& shap
   return {{"data_parallel_replicate_size", shape.dp_replicate},
           {"data_parallel_shard_size", shape.dp_shard},
           {"ringattn_parallel_size", shape.ring},
-          {"ulysses_parallel_size", shape.ulysses}};
+          {"ulysses_parallel_size", shape.ulysses},
+          {"pipeline_parallel_size", shape.pipeline}};
 }
 
 int64_t new_tag() {

@@ -21,7 +21,7 @@ class RunRanks {
   const sp::Mesh& mesh() const { return mesh_; }
   const sp::ProcessGroups& comms() const { return comms_; }
   // All ranks, for host numbers.
-  sp::Communicator& world() const { return *comms_.control(sp::axes::kLoss); }
+  sp::Communicator& world() const { return *comms_.control(sp::axes::kWorld); }
   // waiting_round() of the run.
   std::chrono::milliseconds round() const { return round_; }
   // Rank 0 has the run's files and sockets.

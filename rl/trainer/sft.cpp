@@ -178,11 +178,11 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 }  // namespace
 
 void train_sft(TrainingRun& run) {
+  StageTimes times;  // what follows take() counts in the next step
   const Config& config = run.config();
   const engine::ModelRunner& policy = run.policy().runner();
   check_loaded(run.ranks(), run.run_dir(), policy, {});
   Data data(config, run.ranks(), policy, run.state().step);
-  StageTimes times;  // what follows finish_step() counts in the next step
   evaluate_before_training(run, data, times);
   while (!run.is_over()) {
     SftStep step;

@@ -1,5 +1,6 @@
 #include "rl/trainer/step_report.h"
 
+#include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -73,13 +74,9 @@ StepReport::StepReport(const Config& config, const std::filesystem::path& run_di
 
 void StepReport::write(const TrainingState& state, Metrics metrics,
                        const std::vector<UpdateResult>& updates) {
-  const auto now = std::chrono::steady_clock::now();
-  const double step_time =
-      std::chrono::duration<double>(now - std::exchange(step_begin_, now)).count();
   for (auto& metric : sequence_metrics(updates)) {
     metrics.push_back(std::move(metric));
   }
-  metrics.emplace_back("step_time", step_time);
   metrics.emplace_back("weight_version", static_cast<double>(state.weight_version));
   std::vector<Metrics> per_update;
   for (const UpdateResult& update : updates) {

@@ -4,7 +4,6 @@
 // Thread safety: none.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -33,7 +32,8 @@ class StepReport {
   StepReport(const StepReport&) = delete;
   StepReport& operator=(const StepReport&) = delete;
 
-  // One finished step. `metrics` must hold "num_tokens", and "reward" if there is one.
+  // One finished step. `metrics` must hold "num_tokens" and "step_time", and "reward" if there is
+  // one.
   // Throws: as MetricsWriter::write and TensorboardWriter::write.
   void write(const TrainingState& state, Metrics metrics, const std::vector<UpdateResult>& updates);
   // The evaluation before the first step, as step 0 of the metrics.
@@ -41,8 +41,6 @@ class StepReport {
   void write_first_evaluation(const Metrics& metrics);
   // Ends the progress line.
   void finish() { progress_.finish(); }
-  // The time of the next step counts from here.
-  void start_clock() { step_begin_ = std::chrono::steady_clock::now(); }
 
  private:
   // `last`: the last step of the metrics that are there.
@@ -53,7 +51,6 @@ class StepReport {
   TensorboardWriter tensorboard_;
   Progress progress_;
   std::optional<OpenMetricsServer> exposed_;  // with log.openmetrics
-  std::chrono::steady_clock::time_point step_begin_;
   std::string best_metric_;
   std::optional<double> evaluation_;  // the last one by best_metric_
 };

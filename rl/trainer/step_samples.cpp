@@ -1,7 +1,11 @@
 #include "rl/trainer/step_samples.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/score_documents.h"
+#include "rl/step/score_step.h"
 
 namespace ringside::rl {
 namespace {
@@ -32,24 +36,9 @@ StepSamples::StepSamples(const Config& config, const RunRanks& ranks,
   }
 }
 
-std::vector<double> StepSamples::logprobs() const {
-  if (documents_.empty()) {
-    return {};
-  }
-  const ScoreOptions options{config_.train.tokens_per_micro_batch, sequence_options(config_.sp)};
-  std::vector<double> all;
-  for (const auto& of_document :
-       score_documents(policy_, documents_, ranks_.mesh(), ranks_.comms(), options, temperature_)) {
-    all.insert(all.end(), of_document.begin(), of_document.end());
-  }
-  return all;
-}
-
-void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-                        const StepAdvantages& advantages, RolloutSource* source) {
+void StepSamples::pick(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+                       const StepAdvantages& advantages, RolloutSource* source) {
   picked_.clear();
-  documents_.clear();
-  temperature_.clear();
   const auto& begin = batch.columns.begin;
   std::vector<double> reward = advantages.sample_score;
   reward.resize(rollouts.size(), 0.0);  // estimator given: there are no rewards
@@ -63,17 +52,88 @@ void StepSamples::score(std::span<const bridge::Rollout> rollouts, const StepBat
     sample.advantage =
         std::span(advantages.advantage).subspan(tokens.begin, tokens.end - tokens.begin);
     picked_.push_back({sample, tokens});
-    for (sp::Document& document : documents_of(batch, tokens)) {
-      documents_.push_back(std::move(document));
-    }
-    temperature_.insert(temperature_.end(), batch.columns.temperature.begin() + tokens.begin,
-                        batch.columns.temperature.begin() + tokens.end);
   }
-  before_ = logprobs();
 }
 
-void StepSamples::write(int64_t step) {
-  const std::vector<double> after = logprobs();
+bool StepSamples::has_picked(const sp::MicroBatch& batch, int64_t first_token) const {
+  return std::ranges::any_of(batch.entry_index, [&](int64_t entry) {
+    const int64_t token = first_token + entry;
+    return std::ranges::any_of(picked_, [token](const Picked& picked) {
+      return picked.tokens.begin <= token && token < picked.tokens.end;
+    });
+  });
+}
+
+std::vector<double> StepSamples::of_picked(const std::vector<double>& column) const {
+  std::vector<double> values;
+  for (const Picked& picked : picked_) {
+    values.insert(values.end(), column.begin() + picked.tokens.begin,
+                  column.begin() + picked.tokens.end);
+  }
+  return values;
+}
+
+StepSamples::Logprobs StepSamples::logprobs(const std::vector<LocalBatch>& mini_batches,
+                                            const StepBatch& batch,
+                                            std::span<const UpdateResult> updates) const {
+  const std::size_t passes = updates.size();  // one after another over the mini-batches
+  std::vector<double> first(batch.columns.rollout.size(), 0.0);
+  std::vector<double> last(first.size(), 0.0);
+  ColumnOutputs outputs;
+  for (std::size_t b = 0; b < mini_batches.size() && b < passes; ++b) {
+    const LocalBatch& local = mini_batches[b];
+    for (std::size_t i = 0; i < local.micro_batches.size(); ++i) {
+      const sp::MicroBatch& micro_batch = local.micro_batches[i];
+      if (has_picked(micro_batch, local.first_token)) {
+        outputs.add(first, micro_batch, local.first_token, updates[b].logprobs.at(i));
+        outputs.add(last, micro_batch, local.first_token,
+                    updates[passes - mini_batches.size() + b].logprobs.at(i));
+      }
+    }
+  }
+  outputs.store();
+  // Some columns of old log-probs hold this rank's tokens alone, some those of all ranks.
+  const bool scored = needs_old_pass(config_);
+  Logprobs found;
+  std::vector<std::vector<double>*> to_merge;
+  if (scored || passes > 0) {
+    found.before = of_picked(scored ? batch.columns.old : first);
+    if (!scored || !old_is_merged(config_)) {
+      to_merge.push_back(&found.before);
+    }
+  }
+  if (passes > 1 && !config_.log.samples_after) {
+    found.after = of_picked(last);
+    to_merge.push_back(&found.after);
+  }
+  merge_columns(to_merge, *ranks_.comms().control(sp::axes::kEntries));
+  if (config_.log.samples_after) {
+    found.after = score_again(batch);
+  }
+  return found;
+}
+
+// Collective over: the world.
+std::vector<double> StepSamples::score_again(const StepBatch& batch) const {
+  std::vector<sp::Document> documents;
+  for (const Picked& picked : picked_) {
+    std::ranges::move(documents_of(batch, picked.tokens), std::back_inserter(documents));
+  }
+  if (documents.empty()) {
+    return {};
+  }
+  const ScoreOptions options{config_.train.tokens_per_micro_batch, sequence_options(config_.sp)};
+  std::vector<double> all;
+  for (const auto& of_document : score_documents(policy_, documents, ranks_.mesh(), ranks_.comms(),
+                                                 options, of_picked(batch.columns.temperature))) {
+    all.insert(all.end(), of_document.begin(), of_document.end());
+  }
+  return all;
+}
+
+void StepSamples::write(int64_t step, const std::vector<LocalBatch>& mini_batches,
+                        const StepBatch& batch, std::span<const UpdateResult> updates) {
+  const Logprobs found = logprobs(mini_batches, batch, updates);
   if (!log_ || picked_.empty()) {
     return;
   }
@@ -82,8 +142,12 @@ void StepSamples::write(int64_t step) {
   for (const Picked& picked : picked_) {
     const int64_t size = picked.tokens.end - picked.tokens.begin;
     LoggedSample sample = picked.sample;
-    sample.old_logprob = std::span(before_).subspan(next, size);
-    sample.new_logprob = std::span(after).subspan(next, size);
+    if (!found.before.empty()) {
+      sample.old_logprob = std::span(found.before).subspan(next, size);
+    }
+    if (!found.after.empty()) {
+      sample.new_logprob = std::span(found.after).subspan(next, size);
+    }
     samples.push_back(sample);
     next += size;
   }

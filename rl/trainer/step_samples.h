@@ -1,4 +1,4 @@
-// A few samples of each step with their log-probs before and after its updates, written to
+// A few samples of each step with the log-probs that the step computed for them, written to
 // RUN_DIR/samples.jsonl for reading: those with the lowest and the highest rewards.
 #pragma once
 
@@ -12,11 +12,13 @@
 #include "rl/data/training_batch.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/rollouts/rollout_source.h"
+#include "rl/step/column_tensors.h"
+#include "rl/step/policy_update.h"
 #include "rl/trainer/run_ranks.h"
 
 namespace ringside::rl {
 
-// Collective over: the world, for both methods. Every rank picks the same samples.
+// Every rank picks the same samples.
 class StepSamples {
  public:
   // Opens the file on rank 0 if log.samples is above 0. All references must outlive this. Not
@@ -25,29 +27,41 @@ class StepSamples {
   StepSamples(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
               const std::filesystem::path& run_dir);
 
-  // Picks samples of the step and computes their log-probs. The arguments must live until
-  // write(). source: rank 0's, which knows the reference answers; else null.
-  void score(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-             const StepAdvantages& advantages, RolloutSource* source);
-  // Computes their log-probs again, after the updates of step `step` (counted from 1), and writes
-  // them on rank 0.
-  void write(int64_t step);
+  // Picks samples of the step. The arguments must live until write(). source: rank 0's, which
+  // knows the reference answers; else null. Not collective.
+  void pick(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+            const StepAdvantages& advantages, RolloutSource* source);
+  // Writes them on rank 0, after the updates of step `step` (counted from 1). Their log-probs
+  // before the step are those of its first forward pass over them: the scoring pass if there was
+  // one, else the first training pass. Those after it are computed anew with log.samples_after;
+  // without it they are those of the last training pass, and absent if the step has one optimizer
+  // step. mini_batches, batch and updates: the step's.
+  // Collective over: the world.
+  void write(int64_t step, const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+             std::span<const UpdateResult> updates);
 
  private:
   struct Picked {
     LoggedSample sample;
     sp::Range tokens;  // its loss tokens in the step's columns
   };
-  std::vector<double> logprobs() const;
+  // Over all ranks, of the loss tokens of all picked samples in order.
+  // Shapes: [n] each, or empty where the step did not compute them.
+  struct Logprobs {
+    std::vector<double> before;
+    std::vector<double> after;
+  };
+  Logprobs logprobs(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+                    std::span<const UpdateResult> updates) const;
+  std::vector<double> score_again(const StepBatch& batch) const;
+  bool has_picked(const sp::MicroBatch& batch, int64_t first_token) const;
+  std::vector<double> of_picked(const std::vector<double>& column) const;
 
   const Config& config_;
   const RunRanks& ranks_;
   const engine::ModelRunner& policy_;
   std::optional<SampleLog> log_;  // rank 0's
   std::vector<Picked> picked_;
-  std::vector<sp::Document> documents_;  // of the picked samples, in order
-  std::vector<double> temperature_;      // of their loss tokens
-  std::vector<double> before_;           // their log-probs before the updates
 };
 
 }  // namespace ringside::rl

@@ -64,7 +64,7 @@ struct Parts {
     ranks.on_every([&] {
       learner.emplace(config, ranks, policy, run.state());
       add_models(run, *learner);
-      evaluation.emplace(config, ranks, policy.decoder(), source,
+      evaluation.emplace(config, ranks, policy.stages(), source,
                          [&run] { return run.signal_here(); });
       if (ranks.is_main() && config.log.rollouts) {
         rollout_log.emplace(open_rollout_log(run.run_dir(), config.model.path));
@@ -95,14 +95,13 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, St
   }
 }
 
-// Collective, with log.samples.
 void log_rollouts(Parts& parts, int64_t step, std::span<const bridge::Rollout> rollouts,
                   const StepBatch& batch, const StepAdvantages& advantages, RolloutSource* source) {
   if (parts.rollout_log) {
     parts.rollout_log->write(step, rollouts, batch.columns.begin, advantages.advantage);
   }
   if (parts.samples) {
-    parts.samples->score(rollouts, batch, advantages, source);
+    parts.samples->pick(rollouts, batch, advantages, source);
   }
 }
 
@@ -138,6 +137,17 @@ struct Alarms {
   MismatchAlarms mismatch;
   RewardAlarms rewards;
   NoScoreAlarm no_score;
+  int64_t group_size;
+
+  // Warns of what the step's metrics show, and adds figures of the alarms to them.
+  void watch(Metrics& metrics, std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
+             const StepAdvantages& advantages, const TrainingRun& run) {
+    warn_of(mismatch.add(metrics), run);
+    warn_of(rewards.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
+                        group_size),
+            run);
+    warn_of(no_score.add(metrics, has_score(rollouts), failure_of(rollouts)), run);
+  }
 
   // Collective: ends the run when too many steps in a row had no score.
   void end_if_due(TrainingRun& run) const {
@@ -170,7 +180,7 @@ void append(Metrics& metrics, Metrics more) {
 
 // Publishes the weights that `next_step` starts from. Collective.
 void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
-  const engine::Decoder& policy = run.policy().decoder();
+  const std::vector<const engine::Decoder*> policy = run.policy().stages();
   run.ranks().export_weights(
       run.config().lora.publish == LoraPublish::kAdapter ? engine::WeightView::adapters_of(policy)
                                                          : engine::WeightView(policy),
@@ -180,22 +190,22 @@ void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t n
 }  // namespace
 
 void train_rl(TrainingRun& run, RolloutSource* source) {
+  StageTimes times;  // what follows take() counts in the next step
   const Config& config = run.config();
   Parts parts(run, source);
   Learner& learner = *parts.learner;
   check_loaded(run.ranks(), run.run_dir(), run.policy().runner(),
                [&] { return learner.loaded_facts(); });
   const Evaluation& evaluation = *parts.evaluation;
-  StageTimes times;  // what follows finish_step() counts in the next step
   times.time("publish",
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
   Alarms alarms{MismatchAlarms(config.model.dtype), RewardAlarms(),
-                NoScoreAlarm(config.rollout.max_steps_without_score)};
+                NoScoreAlarm(config.rollout.max_steps_without_score), config.rollout.group_size};
   while (!run.is_over()) {
     const auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1,
-                                *run.ranks().comms().control(sp::axes::kLoss),
+                                *run.ranks().comms().control(sp::axes::kWorld),
                                 waiting_round(config), [&] { return run.signal_here(); });
     });
     if (next.stop_signal != 0) {
@@ -213,19 +223,17 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     times.time("samples", [&] {
       log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages, source);
     });
-    const bool scored = has_score(rollouts);
-    const StepUpdates updates = times.time(
-        "train", [&] { return update(run, learner, mini_batches, batch, advantages, scored); });
+    const StepUpdates updates = times.time("train", [&] {
+      return update(run, learner, mini_batches, batch, advantages, has_score(rollouts));
+    });
     if (parts.samples) {
-      times.time("samples", [&] { parts.samples->write(run.state().step + 1); });
+      times.time("samples", [&] {
+        parts.samples->write(run.state().step + 1, mini_batches, batch, updates.policy);
+      });
     }
 
     Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    warn_of(alarms.mismatch.add(metrics), run);
-    warn_of(alarms.rewards.add(metrics, batch.rewards, advantages.sample_score,
-                               advantages.advantage, config.rollout.group_size),
-            run);
-    warn_of(alarms.no_score.add(metrics, scored, failure_of(rollouts)), run);
+    alarms.watch(metrics, rollouts, batch, advantages, run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }

@@ -109,7 +109,7 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
       ranks_(config(), mesh, std::move(comms)),
       checkpoints_({config().checkpoint, best_metric(config()), run_dir(), config().model.path,
                     ranks_.round(), options_.before_checkpoint},
-                   mesh, ranks_.comms().control(sp::axes::kLoss)) {
+                   mesh, ranks_.comms().control(sp::axes::kWorld)) {
   // Before any rank looks for the newest checkpoint.
   ranks_.on_main([this] {
     lock_.emplace(run_dir());
@@ -145,7 +145,6 @@ void TrainingRun::load() {
   }
   if (ranks_.is_main()) {
     report_.emplace(config(), run_dir(), steps(), newest, state_.step);
-    report_->start_clock();
     append_start(run_dir() / "starts.jsonl", state_.step, steps(),
                  start_facts(options_, ranks_.mesh()));
   }
@@ -201,22 +200,26 @@ void TrainingRun::write_final() const {
     }
     ranks_.export_weights(weights, sink);
   };
-  write(policy, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
-    engine::SaveOptions options;
-    options.copy_tokenizer_from = base;
-    engine::model_files(dir, policy.compute_dtype(), options)(units);
-  });
+  write(engine::WeightView(policy_->stages()),
+        [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+          engine::SaveOptions options;
+          options.copy_tokenizer_from = base;
+          engine::model_files(dir, policy.compute_dtype(), options)(units);
+        });
   for (const auto& [name, model] : final_models_) {
     write(*model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
       std::filesystem::create_directories(dir / name);
       engine::value_model_files(dir / name)(units);
     });
   }
+  if (policy.adapters() != nullptr) {
+    write(engine::WeightView::adapters_of(policy_->stages()),
+          [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+            std::filesystem::create_directories(dir / "adapter");
+            engine::save_adapters(*engine::whole_adapters(units), dir / "adapter", base);
+          });
+  }
   ranks_.on_main([&] {
-    if (const engine::Adapters* adapters = policy.adapters()) {
-      std::filesystem::create_directories(directory->path() / "adapter");
-      engine::save_adapters(*adapters, directory->path() / "adapter", base);
-    }
     write_final_state(directory->path(), state_);
     directory->commit();
   });

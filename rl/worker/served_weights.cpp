@@ -1,6 +1,7 @@
 #include "rl/worker/served_weights.h"
 
 #include <cmath>
+#include <cstdio>
 #include <stdexcept>
 
 #include "rl/data/data_order.h"
@@ -165,10 +166,13 @@ Status ServedWeights::verify() {
   if (distance.value() <= options_.probe_tolerance) {
     return Success{};
   }
-  return Error{Reason::kChecksum, options_.url + ": log-probs of the probe are " +
-                                      std::to_string(distance.value()) +
-                                      " from those of the published weights on average, allowed " +
-                                      std::to_string(options_.probe_tolerance)};
+  char text[320];
+  std::snprintf(text, sizeof text,
+                ": log-probs of the probe are %.3g from those of the published weights on average, "
+                "above rollout.server_options.probe_tolerance %.3g: the server has other weights, "
+                "or another dtype (a pretrained model in bfloat16: 0.09)",
+                distance.value(), options_.probe_tolerance);
+  return Error{Reason::kChecksum, options_.url + text};
 }
 
 }  // namespace ringside::rl

@@ -76,7 +76,7 @@ ShareBackward backward_share(AutogradContext* ctx, const ContextHolder& holder,
   const at::Tensor& sinks_h = saved[4];
   if (sinks_h.defined()) {
     const Range own = plan.head_split.query_heads_of[plan.ulysses_rank];
-    result.dsinks_H = at::zeros({plan.heads.num_query_heads}, sinks_h.options());
+    result.dsinks_H = at::zeros({plan.heads.query_heads().size()}, sinks_h.options());
     result.dsinks_H.narrow(0, own.begin, own.size())
         .copy_(sinks_gradient(sinks_h, {saved[2], saved[3]}, dout_ShD));
   }
@@ -187,13 +187,13 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   TORCH_CHECK(options.logit_softcap == 0.0, "attention: logit soft-cap ", options.logit_softcap,
               " cannot be honoured: the flash kernels have none; expected 0");
   const at::Tensor& sinks = options.sinks_H;
-  TORCH_CHECK(
-      !sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == plan.heads.num_query_heads &&
-                           sinks.scalar_type() == accumulation_dtype(q.scalar_type()) &&
-                           sinks.device() == q.device()),
-      "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(), " on ",
-      sinks.device(), ", expected [", plan.heads.num_query_heads, "], ",
-      accumulation_dtype(q.scalar_type()), " and ", q.device());
+  const int64_t heads = plan.heads.query_heads().size();
+  TORCH_CHECK(!sinks.defined() || (sinks.dim() == 1 && sinks.size(0) == heads &&
+                                   sinks.scalar_type() == accumulation_dtype(q.scalar_type()) &&
+                                   sinks.device() == q.device()),
+              "attention: sinks of shape ", sinks.sizes(), " and dtype ", sinks.scalar_type(),
+              " on ", sinks.device(), ", expected [", heads, "], ",
+              accumulation_dtype(q.scalar_type()), " and ", q.device());
 }
 
 void check_context(const AttentionContext& context) {
@@ -212,7 +212,7 @@ at::Tensor attention(const at::Tensor& q_sHD, const at::Tensor& k_sKD, const at:
   check_context(context);
   const AttentionPlan& plan = context.plan();
   check_call(q_sHD, k_sKD, v_sKD, context, options,
-             {plan.local_rows(), plan.heads.num_query_heads, plan.heads.num_kv_heads});
+             {plan.local_rows(), plan.heads.query_heads().size(), plan.heads.kv_heads().size()});
   return AttentionFunction::apply(q_sHD, k_sKD, v_sKD, sinks_of(options), context,
                                   options.softmax_scale, options.kept.get());
 }

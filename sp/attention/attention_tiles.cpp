@@ -1,5 +1,6 @@
 #include "sp/attention/attention_tiles.h"
 
+#include <ATen/ATen.h>
 #include <ATen/native/CPUBlas.h>
 
 #include <algorithm>
@@ -48,6 +49,16 @@ void hide(const VisibleKeys& visible, const Tile& keys, const Tile& queries, flo
 HeadRows head_rows(const at::Tensor& x_BnHD, int64_t block, int64_t head) {
   return {x_BnHD.const_data_ptr<float>() + block * x_BnHD.stride(0) + head * x_BnHD.stride(2),
           x_BnHD.stride(1), x_BnHD.size(1), x_BnHD.size(3)};
+}
+
+OutputRows output_rows(at::Tensor& x_BnHD, int64_t block, int64_t head) {
+  const int64_t heads = x_BnHD.size(2), head_dim = x_BnHD.size(3);
+  return {x_BnHD.mutable_data_ptr<float>() + (block * x_BnHD.size(1) * heads + head) * head_dim,
+          heads * head_dim};
+}
+
+Scratch::Scratch(int64_t floats) : memory_(at::empty({floats}, at::kFloat)) {
+  next_ = memory_.mutable_data_ptr<float>();
 }
 
 int64_t columns_size(int64_t rows, int64_t head_dim) {

@@ -52,6 +52,40 @@ struct HeadRows {
 // x_BnHD: fp32, with a last dimension of stride 1.
 HeadRows head_rows(const at::Tensor& x_BnHD, int64_t block, int64_t head);
 
+// Where the rows of a head are written.
+struct OutputRows {
+  float* data;
+  int64_t stride;
+};
+
+// x_BnHD: fp32, without gaps.
+OutputRows output_rows(at::Tensor& x_BnHD, int64_t block, int64_t head);
+
+// A number of each row of one head of one block, as they lie in a tensor.
+template <class T>
+struct RowFigures {
+  T* data;
+  int64_t stride;
+  // The number of that row.
+  T& operator[](int64_t row) const { return data[row * stride]; }
+};
+
+// Memory of one thread, taken in pieces.
+class Scratch {
+ public:
+  // So many floats in all.
+  explicit Scratch(int64_t floats);
+  // The next piece. Not zeroed.
+  float* take(int64_t floats) {
+    next_ += floats;
+    return next_ - floats;
+  }
+
+ private:
+  at::Tensor memory_;
+  float* next_;
+};
+
 // Elements of the memory that pack_columns() fills.
 int64_t columns_size(int64_t rows, int64_t head_dim);
 

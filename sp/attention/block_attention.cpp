@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "sp/attention/bf16_tiles.h"
+
 namespace ringside::sp {
 namespace {
 
@@ -23,10 +25,14 @@ void check_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     TORCH_CHECK(x->scalar_type() == q.scalar_type(), "block attention: keys or values in ",
                 x->scalar_type(), " beside queries in ", q.scalar_type());
   }
-  TORCH_CHECK(q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble,
-              "block attention computes in fp32 or fp64, got ", q.scalar_type());
+  const bool tiles = q.scalar_type() == at::kBFloat16 && has_bf16_tiles(q.size(3));
+  TORCH_CHECK(
+      q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble || tiles,
+      "block attention computes in fp32 or fp64, and in bf16 where the processor multiplies "
+      "it, got ",
+      q.scalar_type(), " with heads of ", q.size(3));
   const bool plain = mask.visible == VisibleKeys{} || is_causal(mask.visible, q.size(1), k.size(1));
-  TORCH_CHECK(plain || q.scalar_type() == at::kFloat || mask.additive_nm.defined(),
+  TORCH_CHECK(plain || q.scalar_type() != at::kDouble || mask.additive_nm.defined(),
               "block attention in fp64 needs the mask of block_mask() for a window");
 }
 
@@ -52,6 +58,9 @@ PartialAttention block_attention(const at::Tensor& q_BnHD, const at::Tensor& k_B
                                  const at::Tensor& v_BmKD, const BlockMask& mask,
                                  double softmax_scale) {
   check_block(q_BnHD, k_BmKD, v_BmKD, mask);
+  if (q_BnHD.scalar_type() == at::kBFloat16) {
+    return tiled_attention_bf16(q_BnHD, k_BmKD, v_BmKD, mask.visible, softmax_scale);
+  }
   if (q_BnHD.scalar_type() == at::kFloat) {
     return tiled_attention(q_BnHD, k_BmKD, v_BmKD, mask.visible, softmax_scale);
   }
@@ -67,6 +76,10 @@ BlockGradients block_attention_backward(const at::Tensor& dout_BnHD, const at::T
                                         const at::Tensor& out_BnHD, const at::Tensor& lse_BnH,
                                         const BlockMask& mask, double softmax_scale) {
   check_block(q_BnHD, k_BmKD, v_BmKD, mask);
+  if (q_BnHD.scalar_type() == at::kBFloat16) {
+    return tiled_attention_bf16_backward(dout_BnHD, q_BnHD, k_BmKD, v_BmKD, out_BnHD, lse_BnH,
+                                         mask.visible, softmax_scale);
+  }
   if (q_BnHD.scalar_type() == at::kFloat) {
     return tiled_attention_backward(dout_BnHD, q_BnHD, k_BmKD, v_BmKD, out_BnHD, lse_BnH,
                                     mask.visible, softmax_scale);

@@ -15,10 +15,11 @@ namespace ringside::sp {
 
 // softmax(softmax_scale q k^T + mask) v of each block, and the log-sum-exp of its rows.
 // Shapes: q_BnHD, k_BmKD, v_BmKD in fp32 or fp64; returns out_BnHD and lse_BnH in the same dtype.
-// (The caller upcasts lower precision.) In fp64 every query must see a key.
+// In bf16, where has_bf16_tiles(), returns fp32; the caller upcasts other lower precision. In fp64
+// every query must see a key.
 // Throws: c10::Error on another dtype, on shapes that do not fit, when H is not a multiple of K,
 // where the kernel would read out of bounds, and in fp64 without the additive mask that
-// block_mask() makes. Source: tiled_attention() in fp32, ATen's CPU flash attention in fp64.
+// block_mask() makes. Source: tiled_attention(), in fp64 ATen's CPU flash attention.
 PartialAttention block_attention(const at::Tensor& q_BnHD, const at::Tensor& k_BmKD,
                                  const at::Tensor& v_BmKD, const BlockMask& mask,
                                  double softmax_scale);

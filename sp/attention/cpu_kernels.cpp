@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "sp/attention/bf16_tiles.h"
 #include "sp/attention/block_attention.h"
 #include "sp/attention/ring_step_kernels.h"
 #include "sp/attention/row_selection.h"
@@ -68,8 +69,9 @@ struct PreparedBatch {
 
 class CpuPreparedPlan final : public PreparedPlan {
  public:
-  CpuPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire)
-      : PreparedPlan(std::move(plan), wire) {
+  CpuPreparedPlan(std::shared_ptr<const AttentionPlan> plan, const at::TensorOptions& wire,
+                  bool multiplies_bf16)
+      : PreparedPlan(std::move(plan), wire), multiplies_bf16_(multiplies_bf16) {
     BlockMasks masks(this->plan().options.window, compute_dtype());
     for (const RingStep& step : this->plan().steps) {
       std::vector<PreparedBatch>& prepared = steps_.emplace_back();
@@ -84,14 +86,19 @@ class CpuPreparedPlan final : public PreparedPlan {
     upload_tables();
   }
 
-  at::ScalarType compute_dtype() const override { return accumulation_dtype(wire_dtype()); }
+  at::ScalarType compute_dtype() const override {
+    return multiplies_bf16_ && wire_dtype() == at::kBFloat16 &&
+                   has_bf16_tiles(plan().heads.head_dim)
+               ? at::kBFloat16
+               : accumulation_dtype(wire_dtype());
+  }
 
   void forward(const RingStepCall& call, const at::Tensor& q_ShD, const at::Tensor& kv_m2cD,
                PartialAttention& result) const override {
     if (!result.out.defined()) {
       // Uninitialised: every row's diagonal block initialises it before it is read.
-      result = {at::empty(q_ShD.sizes(), q_ShD.options()),
-                at::empty(q_ShD.sizes().slice(0, 2), q_ShD.options())};
+      const at::TensorOptions sums = q_ShD.options().dtype(accumulation_dtype(wire_dtype()));
+      result = {at::empty(q_ShD.sizes(), sums), at::empty(q_ShD.sizes().slice(0, 2), sums)};
     }
     for (const PreparedBatch& batch : steps_[call.step]) {
       const at::Tensor q_BnhD = batch.query.gather(q_ShD);
@@ -137,22 +144,30 @@ class CpuPreparedPlan final : public PreparedPlan {
   }
 
  private:
+  bool multiplies_bf16_;
   std::vector<std::vector<PreparedBatch>> steps_;
 };
 
 class CpuKernels final : public RingStepKernels {
  public:
+  explicit CpuKernels(bool multiplies_bf16) : multiplies_bf16_(multiplies_bf16) {}
+
   at::DeviceType device() const override { return at::kCPU; }
 
   std::shared_ptr<const PreparedPlan> prepare(std::shared_ptr<const AttentionPlan> plan,
                                               const at::TensorOptions& wire) const override {
     TORCH_CHECK(wire.device().is_cpu(), "the CPU's attention kernels: tensors on ", wire.device());
-    return std::make_shared<CpuPreparedPlan>(std::move(plan), wire);
+    return std::make_shared<CpuPreparedPlan>(std::move(plan), wire, multiplies_bf16_);
   }
+
+ private:
+  bool multiplies_bf16_;
 };
 
 }  // namespace
 
-std::shared_ptr<const RingStepKernels> cpu_kernels() { return std::make_shared<CpuKernels>(); }
+std::shared_ptr<const RingStepKernels> cpu_kernels(bool multiplies_bf16) {
+  return std::make_shared<CpuKernels>(multiplies_bf16);
+}
 
 }  // namespace ringside::sp

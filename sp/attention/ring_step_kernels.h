@@ -109,7 +109,8 @@ class RingStepKernels {
 };
 
 // Kernels over block_attention(), for fp64, fp32 and bf16 tensors. They compute in the accumulation
-// dtype.
-std::shared_ptr<const RingStepKernels> cpu_kernels();
+// dtype. multiplies_bf16: bf16 is multiplied as it is where the processor does so
+// (has_bf16_tiles()), which is faster on some processors.
+std::shared_ptr<const RingStepKernels> cpu_kernels(bool multiplies_bf16 = false);
 
 }  // namespace ringside::sp

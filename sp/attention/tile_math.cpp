@@ -1,45 +1,18 @@
 #include "sp/attention/tile_math.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <utility>
 
-#if defined(__x86_64__)
-#define RINGSIDE_FOR_EACH_PROCESSOR \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define RINGSIDE_FOR_EACH_PROCESSOR
-#endif
+#include "sp/lanes/arithmetic.h"
+#include "sp/lanes/for_each_processor.h"
 
 namespace ringside::sp {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
-
-// e^x for x up to 88, with an error of two units in the last place; 0 below -87, where the result
-// would not be a normal number. Without branches, so that loops over it are vectorised.
-// Source: the polynomial of Cephes' expf (Moshier).
-[[gnu::always_inline]] inline float exp_of(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
-  constexpr float kLog2High = 0.693359375f, kLog2Low = -2.12194440e-4f;
-  const float bounded = std::min(std::max(x, -87.0f), 88.0f);
-  const float shifted = bounded * 1.44269504088896341f + kRound;
-  const float whole = shifted - kRound;
-  const float r = (bounded - whole * kLog2High) - whole * kLog2Low;
-  float y = 1.9875691500e-4f;
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.0f;
-  const uint32_t power = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;  // 2^whole
-  const float result = y * std::bit_cast<float>(power);
-  return x < -87.0f ? 0.0f : result;
-}
 
 // -inf - -inf is NaN: a query that has seen no key is shifted by 0.
 [[gnu::always_inline]] inline float finite_or_zero(float x) { return x == kHidden ? 0.0f : x; }

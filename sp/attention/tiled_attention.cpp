@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "sp/attention/attention_tiles.h"
+#include "sp/attention/key_parts.h"
 #include "sp/attention/tile_math.h"
 
 namespace ringside::sp {
@@ -16,43 +18,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 at::Tensor with_dense_rows(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
-
-// Where the rows of a head are written.
-struct OutputRows {
-  float* data;
-  int64_t stride;
-};
-
-// x_BnHD: without gaps.
-OutputRows output_rows(at::Tensor& x_BnHD, int64_t block, int64_t head) {
-  const int64_t heads = x_BnHD.size(2), head_dim = x_BnHD.size(3);
-  return {x_BnHD.mutable_data_ptr<float>() + (block * x_BnHD.size(1) * heads + head) * head_dim,
-          heads * head_dim};
-}
-
-// A number of each row of one head of one block, as they lie in a tensor.
-template <class T>
-struct RowFigures {
-  T* data;
-  int64_t stride;
-  T& operator[](int64_t row) const { return data[row * stride]; }
-};
-
-// Memory of one thread, taken in pieces.
-class Scratch {
- public:
-  explicit Scratch(int64_t floats) : memory_(at::empty({floats}, at::kFloat)) {
-    next_ = memory_.mutable_data_ptr<float>();
-  }
-  float* take(int64_t floats) {
-    next_ += floats;
-    return next_ - floats;
-  }
-
- private:
-  at::Tensor memory_;
-  float* next_;
-};
 
 // A key/value head of a block, packed for the forward.
 struct PackedKeys {
@@ -158,17 +123,33 @@ struct QueryHead {
   OutputRows dq;
 };
 
+// One thread's share of the backward of all key/value heads of a call: a range of the key tiles.
+struct KeyPart {
+  TileRange tiles;
+  int64_t index = 0;
+  int64_t count = 1;
+  // Of all parts: sums of dq in the layout of pack_columns(), for each query head of each block,
+  // `columns` floats apart. Unused in the only part.
+  PartProgress* progress = nullptr;
+  float* dq_columns = nullptr;
+  int64_t columns = 0;
+
+  bool alone() const { return count == 1; }
+  bool last() const { return index == count - 1; }
+};
+
 // The backward of key/value heads, one after the other, with the memory for one and its packed
 // operands.
 class BackwardHead {
  public:
   BackwardHead(const VisibleKeys& visible, double softmax_scale, int64_t queries, int64_t keys,
-               int64_t head_dim)
+               int64_t head_dim, const KeyPart& part)
       : visible_(visible),
         scale_(static_cast<float>(softmax_scale)),
         queries_(queries),
         keys_(keys),
         head_dim_(head_dim),
+        part_(part),
         scratch_(2 * queries * head_dim + 2 * columns_size(queries, head_dim) +
                  4 * keys * head_dim + columns_size(keys, head_dim) +
                  Tile::kRows * (2 * Tile::kRows + head_dim) + 2 * columns_size(queries, 1)) {
@@ -199,27 +180,41 @@ class BackwardHead {
     std::fill_n(dv_rows_, keys_ * head_dim_, 0.0f);
   }
 
-  // Adds a query head's share to the gradients of the keys and values, and writes its own.
-  void add(const QueryHead& head) const {
+  // Adds a query head's share to the gradients of the keys and values. The last part of the keys
+  // writes the head's own. number: of the head in all blocks.
+  void add(const QueryHead& head, int64_t number) const {
     pack_rows(head.q, q_rows_);
     pack_columns(head.q, q_columns_);
     pack_rows(head.dout, dout_rows_);
     pack_columns(head.dout, dout_columns_);
     set_row_figures(head);
-    for (int64_t t = 0; t < tile_count(queries_); ++t) {
+    const int64_t tiles = tile_count(queries_);
+    for (int64_t t = 0; t < tiles; ++t) {
       const Tile queries = tile_at(t, queries_);
-      std::fill_n(dq_columns_, head_dim_ * queries.width(), 0.0f);
-      const TileRange range = visible_tiles(visible_, queries, keys_);
-      for (int64_t key_tile = range.begin; key_tile < range.end; ++key_tile) {
-        add_tile(queries, tile_at(key_tile, keys_));
+      float* const dq = dq_columns_of(number, queries);
+      if (part_.index == 0) {
+        std::fill_n(dq, head_dim_ * queries.width(), 0.0f);
+      } else {
+        part_.progress->await(part_.index, number * tiles + t);
       }
-      transpose(dq_columns_, queries.width(), head_dim_, queries.count, scale_,
-                head.dq.data + queries.begin * head.dq.stride, head.dq.stride);
+      const TileRange range = visible_tiles(visible_, queries, keys_);
+      const int64_t end = std::min(range.end, part_.tiles.end);
+      for (int64_t k = std::max(range.begin, part_.tiles.begin); k < end; ++k) {
+        add_tile(queries, tile_at(k, keys_), dq);
+      }
+      if (part_.last()) {
+        transpose(dq, queries.width(), head_dim_, queries.count, scale_,
+                  head.dq.data + queries.begin * head.dq.stride, head.dq.stride);
+      } else {
+        part_.progress->finish(part_.index, number * tiles + t);
+      }
     }
   }
 
+  // Writes the gradients of the part's keys and values.
   void end(const OutputRows& dk, const OutputRows& dv) const {
-    for (int64_t row = 0; row < keys_; ++row) {
+    const int64_t last_row = std::min(part_.tiles.end * Tile::kRows, keys_);
+    for (int64_t row = part_.tiles.begin * Tile::kRows; row < last_row; ++row) {
       const float* const dk_row = dk_rows_ + row * head_dim_;
       std::transform(dk_row, dk_row + head_dim_, dk.data + row * dk.stride,
                      [this](float value) { return scale_ * value; });
@@ -243,7 +238,12 @@ class BackwardHead {
                  head_dim_, delta_);
   }
 
-  void add_tile(const Tile& queries, const Tile& keys) const {
+  float* dq_columns_of(int64_t number, const Tile& queries) const {
+    return part_.alone() ? dq_columns_
+                         : part_.dq_columns + number * part_.columns + queries.begin * head_dim_;
+  }
+
+  void add_tile(const Tile& queries, const Tile& keys, float* dq_columns) const {
     const int64_t q_at = queries.begin * head_dim_, k_at = keys.begin * head_dim_;
     const int64_t width = queries.width();
     const ProductShape into_scores{keys.count, width, head_dim_, head_dim_};
@@ -256,7 +256,7 @@ class BackwardHead {
     product(into_keys, true, scores_, dout_rows_ + q_at, dv_rows_ + k_at);
     product(into_keys, true, dscores_, q_rows_ + q_at, dk_rows_ + k_at);
     product({head_dim_, width, keys.count, keys.width()}, true, k_columns_ + k_at, dscores_,
-            dq_columns_);
+            dq_columns);
   }
 
   VisibleKeys visible_;
@@ -264,12 +264,51 @@ class BackwardHead {
   int64_t queries_;
   int64_t keys_;
   int64_t head_dim_;
+  KeyPart part_;
   Scratch scratch_;
   float *q_rows_, *dout_rows_, *k_rows_, *v_rows_, *dk_rows_, *dv_rows_;
   float *q_columns_, *dout_columns_, *k_columns_, *dq_columns_;
   float *scores_, *dscores_;
   float *lse_, *delta_;
 };
+
+// A head's tiles in turn from both ends: those that see much beside those that see little, so that
+// threads that take runs of them are about as busy.
+int64_t turn_of(int64_t index, int64_t tiles) {
+  return index % 2 == 0 ? index / 2 : tiles - 1 - index / 2;
+}
+
+// Calls run(part, begin, end) for all key/value heads of a call, so that the threads are about as
+// busy: each takes some heads, or a part of the keys of every head.
+template <class Run>
+void run_in_parts(const Run& run, const VisibleKeys& visible, const at::Tensor& q_BnHD,
+                  const at::Tensor& k_BmKD) {
+  const int64_t queries = q_BnHD.size(1), keys = k_BmKD.size(1);
+  const int64_t heads = k_BmKD.size(0) * k_BmKD.size(2);
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t parts = key_part_count(heads, threads, keys);
+  if (parts == 1) {
+    at::parallel_for(0, heads, 1, [&](int64_t begin, int64_t end) {
+      run(KeyPart{.tiles = {0, tile_count(keys)}}, begin, end);
+    });
+    return;
+  }
+  const std::vector<TileRange> ranges = key_parts(visible, queries, keys, parts);
+  const int64_t columns = columns_size(queries, q_BnHD.size(3));
+  const at::Tensor sums = at::empty({q_BnHD.size(0) * q_BnHD.size(2) * columns}, q_BnHD.options());
+  PartProgress progress(parts);
+  at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      try {
+        run(KeyPart{ranges[part], part, parts, &progress, sums.mutable_data_ptr<float>(), columns},
+            0, heads);
+      } catch (...) {
+        progress.finish(part, std::numeric_limits<int64_t>::max() - 1);  // nobody waits for it
+        throw;
+      }
+    }
+  });
+}
 
 }  // namespace
 
@@ -287,7 +326,7 @@ PartialAttention tiled_attention(const at::Tensor& q_BnHD, const at::Tensor& k_B
     const ForwardTile tile(visible, softmax_scale, q.size(3));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t block = i / tiles / heads, head = i / tiles % heads;
-      tile.run(head_rows(q, block, head), tile_at(i % tiles, q.size(1)),
+      tile.run(head_rows(q, block, head), tile_at(turn_of(i % tiles, tiles), q.size(1)),
                keys.of(block, head / group), output_rows(result.out, block, head),
                {lse + block * q.size(1) * heads + head, heads});
     }
@@ -306,8 +345,8 @@ BlockGradients tiled_attention_backward(const at::Tensor& dout_BnHD, const at::T
   BlockGradients grads{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                        at::empty(v.sizes(), v.options())};
   const float* const lse = lse_BnH.const_data_ptr<float>();
-  at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-    const BackwardHead work(visible, softmax_scale, q.size(1), k.size(1), q.size(3));
+  const auto run = [&](const KeyPart& part, int64_t begin, int64_t end) {
+    const BackwardHead work(visible, softmax_scale, q.size(1), k.size(1), q.size(3), part);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t block = i / kv_heads, kv_head = i % kv_heads;
       work.begin(head_rows(k, block, kv_head), head_rows(v, block, kv_head));
@@ -316,12 +355,14 @@ BlockGradients tiled_attention_backward(const at::Tensor& dout_BnHD, const at::T
                   head_rows(dout, block, head),
                   head_rows(out, block, head),
                   {lse + block * lse_BnH.stride(0) + head * lse_BnH.stride(2), lse_BnH.stride(1)},
-                  output_rows(grads.dq_BnHD, block, head)});
+                  output_rows(grads.dq_BnHD, block, head)},
+                 block * q.size(2) + head);
       }
       work.end(output_rows(grads.dk_BmKD, block, kv_head),
                output_rows(grads.dv_BmKD, block, kv_head));
     }
-  });
+  };
+  run_in_parts(run, visible, q, k);
   return grads;
 }
 

@@ -1,6 +1,6 @@
-// Attention of blocks in fp32 on the CPU, over tiles of 64 keys x 64 queries that stay in the
-// cache. Tiles without a visible pair are left out, so that a causal block costs half of a full one
-// and a window what it shows. The bits of a result do not depend on the number of threads.
+// Attention of blocks in fp32 and bf16 on the CPU, over tiles of 64 keys x 64 queries that stay in
+// the cache. Tiles without a visible pair are left out, so that a causal block costs half of a full
+// one and a window what it shows. The bits of a result do not depend on the number of threads.
 //
 // Shapes: B = blocks, n = query rows, m = key rows, H = query heads, K = KV heads (H a multiple of
 // K), D = head dim.
@@ -36,5 +36,20 @@ BlockGradients tiled_attention_backward(const at::Tensor& dout_BnHD, const at::T
                                         const at::Tensor& k_BmKD, const at::Tensor& v_BmKD,
                                         const at::Tensor& out_BnHD, const at::Tensor& lse_BnH,
                                         const VisibleKeys& visible, double softmax_scale);
+
+// The same of operands in bf16, where has_bf16_tiles(): products of bf16 are summed in fp32, and
+// the softmax is in fp32. Its weights are rounded to bf16 before they are multiplied with the
+// values. Shapes: as tiled_attention(), in bf16; returns fp32.
+PartialAttention tiled_attention_bf16(const at::Tensor& q_BnHD, const at::Tensor& k_BmKD,
+                                      const at::Tensor& v_BmKD, const VisibleKeys& visible,
+                                      double softmax_scale);
+
+// Gradients in fp32. A query head is computed by one thread; the parts of the query heads that
+// share keys and values are summed in their order. Shapes: as tiled_attention_backward(), in bf16
+// but lse_BnH.
+BlockGradients tiled_attention_bf16_backward(const at::Tensor& dout_BnHD, const at::Tensor& q_BnHD,
+                                             const at::Tensor& k_BmKD, const at::Tensor& v_BmKD,
+                                             const at::Tensor& out_BnHD, const at::Tensor& lse_BnH,
+                                             const VisibleKeys& visible, double softmax_scale);
 
 }  // namespace ringside::sp

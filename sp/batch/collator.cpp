@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -229,6 +230,34 @@ FamilyPacking pack_families(const PrefixTree& tree, int64_t max_tokens, int64_t 
   return packing;
 }
 
+double work_of(const SegmentForest& forest, const WorkRates& rates) {
+  double work = rates.token * static_cast<double>(forest.num_tokens());
+  for (const auto& [window, rate] : rates.pair) {
+    int64_t pairs = 0;
+    for (int64_t s = 0; s < forest.num_segments(); ++s) {
+      pairs += forest.attended_pairs(s, {0, forest.length(s)}, window);
+    }
+    work += rate * static_cast<double>(pairs);
+  }
+  return work;
+}
+
+// Puts the micro-batches of each data-parallel rank in the order of their work, the most first.
+void sort_by_work(PackingPlan& plan, std::span<const Document> documents, bool shared_prefix,
+                  const WorkRates& rates) {
+  for (auto& rank : plan.micro_batches) {
+    std::vector<std::pair<double, std::vector<int64_t>>> weighed;
+    for (auto& chosen : rank) {
+      const double work = work_of(tree_of(documents, chosen, shared_prefix).forest, rates);
+      weighed.emplace_back(work, std::move(chosen));
+    }
+    std::ranges::stable_sort(weighed, std::greater<>(), [](const auto& one) { return one.first; });
+    for (std::size_t m = 0; m < rank.size(); ++m) {
+      rank[m] = std::move(weighed[m].second);
+    }
+  }
+}
+
 at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
 at::ScalarType scalar_type(FieldType type) {
@@ -297,7 +326,8 @@ const WindowPlan& MicroBatch::plan(int64_t window) const {
 }
 
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
-                               int64_t tokens_per_micro_batch, bool shared_prefix) {
+                               int64_t tokens_per_micro_batch, bool shared_prefix,
+                               const WorkRates& work) {
   common_fields(documents);  // throws if they differ
   std::vector<int64_t> all(documents.size());
   std::iota(all.begin(), all.end(), int64_t{0});
@@ -312,6 +342,9 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
     if (packing.fullest_rank < best.fullest_rank) {
       best = std::move(packing);
     }
+  }
+  if (best.plan.num_micro_batches() > 1) {
+    sort_by_work(best.plan, documents, shared_prefix, work);
   }
   return std::move(best.plan);
 }
@@ -346,7 +379,7 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Mesh&
                                 const CollatorOptions& options) {
   const auto packing =
       plan_micro_batches(documents, mesh.shape().dp_size(), options.tokens_per_micro_batch,
-                         options.sequence.shared_prefix);
+                         options.sequence.shared_prefix, options.work);
   return collate(documents, packing, mesh, options);
 }
 

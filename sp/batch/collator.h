@@ -79,6 +79,12 @@ struct SequenceOptions {
   bool async_ulysses = false;  // overlap projections with the exchange of heads
 };
 
+// Work of a micro-batch in a model, in any unit: only ratios count. By default a token's alone.
+struct WorkRates {
+  double token = 1.0;              // of a token, without attention
+  std::map<int64_t, double> pair;  // of a query-key pair in all layers with this window
+};
+
 // What the collator needs to know of the model and of the layout.
 struct CollatorOptions {
   HeadShape heads;
@@ -88,15 +94,19 @@ struct CollatorOptions {
   // Distinct windows of the model's layers, as PlanOptions::window.
   std::vector<int64_t> windows = {0};
   std::optional<StateShape> state = {};  // of layers that pass a state; none: no layer does
+  WorkRates work = {};                   // orders the micro-batches
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
 // stay together as far as the token budget and an equal part for each data-parallel rank allow.
-// Ranks compare the plan's hash before a step.
+// Ranks compare the plan's hash before a step. The micro-batches of each data-parallel rank come in
+// the order of their work, the most first: the ranks then have much work at the same time, the
+// stages of a pipeline wait less for each other, and the first micro-batch shows the memory's peak.
 // Throws: std::invalid_argument, the same on every rank, when documents have other fields, or
 // dp_size or tokens_per_micro_batch is below 1. Thread safety: pure.
 PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
-                               int64_t tokens_per_micro_batch, bool shared_prefix);
+                               int64_t tokens_per_micro_batch, bool shared_prefix,
+                               const WorkRates& work = {});
 
 // This rank's micro-batches of a packing of these documents. Every sequence-parallel rank gets the
 // same number of micro-batches; some may have no token.

@@ -29,18 +29,6 @@ std::vector<int64_t> shape_of(int64_t rows, int64_t heads, const std::vector<int
   return shape;
 }
 
-// Elements per rank: rows of the row owner x heads of the head owner x elements of R.
-std::vector<int64_t> counts(const HeadExchange& exchange, const std::vector<int64_t>& rest,
-                            const std::function<std::pair<int64_t, int64_t>(int64_t)>& owners) {
-  std::vector<int64_t> result;
-  for (std::size_t p = 0; p < exchange.rows_of.size(); ++p) {
-    const auto [row_owner, head_owner] = owners(static_cast<int64_t>(p));
-    result.push_back(exchange.rows_of[row_owner] * width_of(exchange, head_owner) *
-                     c10::multiply_integers(rest));
-  }
-  return result;
-}
-
 // R, the dims after the first two. Checks that every tensor has `rows` rows and the heads of the
 // exchange.
 std::vector<int64_t> checked_rest(const std::vector<at::Tensor>& xs, const HeadExchange& exchange,
@@ -59,23 +47,22 @@ std::vector<int64_t> checked_rest(const std::vector<at::Tensor>& xs, const HeadE
   return rest;
 }
 
-StartedExchange start(const at::Tensor& send, const std::vector<int64_t>& send_counts,
-                      const std::vector<int64_t>& recv_counts, std::vector<int64_t> rest,
-                      Communicator& comm, const char* tag) {
-  StartedExchange started{at::empty({sum(recv_counts)}, send.options()), std::move(rest), nullptr};
-  started.transfer = comm.start_all_to_all(send, send_counts, started.receive, recv_counts, tag);
-  return started;
+bool has_shared_heads(const std::vector<Range>& heads_of) {
+  for (std::size_t p = 1; p < heads_of.size(); ++p) {
+    if (heads_of[p].begin < heads_of[p - 1].end) {
+      return true;
+    }
+  }
+  return false;
 }
 
-// Joins [s, heads of rank p, R] of every rank p to [s, H, R].
-at::Tensor join(const std::vector<at::Tensor>& parts, const std::vector<Range>& heads_of) {
-  bool shared = false;
-  for (std::size_t p = 1; p < heads_of.size(); ++p) {
-    shared = shared || heads_of[p].begin < heads_of[p - 1].end;
-  }
-  if (!shared) {
-    return at::cat(parts, /*dim=*/1);
-  }
+// The tensor, if the elements of its rows have no gaps; otherwise a copy.
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  return x.size(0) == 0 || x.select(0, 0).is_contiguous() ? x : x.contiguous();
+}
+
+// Sums [s, heads of rank p, R] of every rank p into [s, H, R], in rank order.
+at::Tensor sum_of(const std::vector<at::Tensor>& parts, const std::vector<Range>& heads_of) {
   const auto dtype = parts.front().scalar_type();
   std::vector<int64_t> shape = parts.front().sizes().vec();
   shape[1] = heads_of.back().end;
@@ -101,31 +88,32 @@ std::vector<Range> ranges_of(const std::vector<int64_t>& sizes) {
 
 StartedExchange start_to_heads(const std::vector<at::Tensor>& xs_sHR, const HeadExchange& exchange,
                                Communicator& comm, const char* tag) {
-  const int64_t me = comm.rank(), s = exchange.rows_of[me];
-  auto rest =
-      checked_rest(xs_sHR, exchange, s, [](const auto& heads_of) { return heads_of.back().end; });
-  const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
-  const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
-  const at::Tensor send = at::empty({sum(send_counts)}, xs_sHR.front().options());
-  const auto messages = send.split_with_sizes(send_counts);
-  for (std::size_t p = 0; p < messages.size(); ++p) {
-    const at::Tensor message =
-        messages[p].view(shape_of(s, width_of(exchange, static_cast<int64_t>(p)), rest));
-    int64_t begin = 0;
-    for (std::size_t i = 0; i < xs_sHR.size(); ++i) {
-      const Range heads = exchange.heads_of[i][p];
-      message.narrow(1, begin, heads.size()).copy_(xs_sHR[i].narrow(1, heads.begin, heads.size()));
-      begin += heads.size();
+  const int64_t me = comm.rank();
+  const auto rest = checked_rest(xs_sHR, exchange, exchange.rows_of[me],
+                                 [](const auto& heads_of) { return heads_of.back().end; });
+  const at::Tensor joined_ShR = at::empty(
+      shape_of(sum(exchange.rows_of), width_of(exchange, me), rest), xs_sHR.front().options());
+  std::vector<RowParts> send(exchange.rows_of.size()), receive(exchange.rows_of.size());
+  for (const at::Tensor& x : xs_sHR) {
+    const at::Tensor rows = with_dense_rows(x);
+    const auto& heads_of = exchange.heads_of[&x - xs_sHR.data()];
+    for (std::size_t p = 0; p < send.size(); ++p) {
+      send[p].push_back(rows.narrow(1, heads_of[p].begin, heads_of[p].size()));
     }
   }
-  return start(send, send_counts, recv_counts, std::move(rest), comm, tag);
+  int64_t begin = 0;
+  for (std::size_t p = 0; p < receive.size(); ++p) {
+    receive[p].push_back(joined_ShR.narrow(0, begin, exchange.rows_of[p]));
+    begin += exchange.rows_of[p];
+  }
+  auto transfer = comm.start_row_exchange(send, receive, tag);
+  return {{joined_ShR}, {}, std::move(transfer)};
 }
 
-at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& exchange,
-                                  const Communicator& comm) {
+at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& /*exchange*/,
+                                  const Communicator& /*comm*/) {
   started.transfer->wait();
-  return started.receive.view(
-      shape_of(sum(exchange.rows_of), width_of(exchange, comm.rank()), started.rest));
+  return started.results.front();
 }
 
 std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExchange& exchange,
@@ -141,52 +129,75 @@ std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExcha
   return xs_ShR;
 }
 
+namespace {
+
+// xs: tensors whose heads, one after another, are those of this rank.
+StartedExchange start_rows_to_sequence(const std::vector<at::Tensor>& xs_ShR,
+                                       const std::vector<int64_t>& rest,
+                                       const HeadExchange& exchange, Communicator& comm,
+                                       const char* tag) {
+  const std::size_t ranks = exchange.rows_of.size();
+  const int64_t s = exchange.rows_of[comm.rank()];
+  std::vector<RowParts> send(ranks), receive(ranks);
+  for (const at::Tensor& x : xs_ShR) {
+    const at::Tensor rows = with_dense_rows(x);
+    int64_t begin = 0;
+    for (std::size_t p = 0; p < ranks; ++p) {
+      send[p].push_back(rows.narrow(0, begin, exchange.rows_of[p]));
+      begin += exchange.rows_of[p];
+    }
+  }
+  StartedExchange started;
+  const auto options = xs_ShR.front().options();
+  for (const auto& heads_of : exchange.heads_of) {
+    const bool shared = has_shared_heads(heads_of);
+    at::Tensor& x_sHR = started.results.emplace_back();
+    std::vector<at::Tensor>& contributions = started.contributions.emplace_back();
+    if (!shared) {
+      x_sHR = at::empty(shape_of(s, heads_of.back().end, rest), options);
+    }
+    for (std::size_t p = 0; p < ranks; ++p) {
+      if (shared) {
+        contributions.push_back(at::empty(shape_of(s, heads_of[p].size(), rest), options));
+      }
+      receive[p].push_back(shared ? contributions.back()
+                                  : x_sHR.narrow(1, heads_of[p].begin, heads_of[p].size()));
+    }
+  }
+  started.transfer = comm.start_row_exchange(send, receive, tag);
+  return started;
+}
+
+}  // namespace
+
 StartedExchange start_joined_to_sequence(const at::Tensor& joined_ShR, const HeadExchange& exchange,
                                          Communicator& comm, const char* tag) {
-  const int64_t me = comm.rank();
   const auto rest = joined_ShR.sizes().slice(2).vec();
-  const auto expected = shape_of(sum(exchange.rows_of), width_of(exchange, me), rest);
+  const auto expected = shape_of(sum(exchange.rows_of), width_of(exchange, comm.rank()), rest);
   TORCH_CHECK(joined_ShR.sizes() == expected,
               "head exchange: joined tensor has [tokens, heads, ...] ", joined_ShR.sizes(),
               ", expected ", expected);
-  const auto send_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{p, me}; });
-  const auto recv_counts = counts(exchange, rest, [&](int64_t p) { return std::pair{me, p}; });
-  return start(joined_ShR.contiguous().view({-1}), send_counts, recv_counts, rest, comm, tag);
+  return start_rows_to_sequence({joined_ShR}, rest, exchange, comm, tag);
 }
 
 StartedExchange start_to_sequence(const std::vector<at::Tensor>& xs_ShR,
                                   const HeadExchange& exchange, Communicator& comm,
                                   const char* tag) {
   const int64_t me = comm.rank();
-  checked_rest(xs_ShR, exchange, sum(exchange.rows_of),
-               [me](const auto& heads_of) { return heads_of[me].size(); });
-  return start_joined_to_sequence(xs_ShR.size() == 1 ? xs_ShR.front() : at::cat(xs_ShR, /*dim=*/1),
-                                  exchange, comm, tag);
+  const auto rest = checked_rest(xs_ShR, exchange, sum(exchange.rows_of),
+                                 [me](const auto& heads_of) { return heads_of[me].size(); });
+  return start_rows_to_sequence(xs_ShR, rest, exchange, comm, tag);
 }
 
 std::vector<at::Tensor> finish_to_sequence(StartedExchange started, const HeadExchange& exchange,
-                                           const Communicator& comm) {
+                                           const Communicator& /*comm*/) {
   started.transfer->wait();
-  const int64_t me = comm.rank();
-  const auto recv_counts = counts(exchange, started.rest, [&](int64_t p) {
-    return std::pair{me, p};
-  });
-  const auto messages = started.receive.split_with_sizes(recv_counts);
-  std::vector<std::vector<at::Tensor>> parts(exchange.heads_of.size());
-  for (std::size_t p = 0; p < messages.size(); ++p) {
-    const at::Tensor message = messages[p].view(
-        shape_of(exchange.rows_of[me], width_of(exchange, static_cast<int64_t>(p)), started.rest));
-    int64_t begin = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      parts[i].push_back(message.narrow(1, begin, exchange.heads_of[i][p].size()));
-      begin += exchange.heads_of[i][p].size();
+  for (std::size_t i = 0; i < started.results.size(); ++i) {
+    if (!started.contributions[i].empty()) {
+      started.results[i] = sum_of(started.contributions[i], exchange.heads_of[i]);
     }
   }
-  std::vector<at::Tensor> xs_sHR;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    xs_sHR.push_back(join(parts[i], exchange.heads_of[i]));
-  }
-  return xs_sHR;
+  return std::move(started.results);
 }
 
 at::Tensor to_heads(const at::Tensor& x_sHR, const HeadExchange& exchange, Communicator& comm,

@@ -28,17 +28,19 @@ struct HeadExchange {
   std::vector<std::vector<Range>> heads_of;
 };
 
-// An exchange in progress. Destroying it waits.
+// An exchange in progress, and where its results arrive. Destroying it waits.
 struct StartedExchange {
-  at::Tensor receive;         // 1-D, in rank order
-  std::vector<int64_t> rest;  // R
+  std::vector<at::Tensor> results;  // the joined tensor, or xs_sHR
+  // [tensor][P]: contributions of each rank to a tensor whose heads several ranks have; they are
+  // summed into its result, which is undefined until then.
+  std::vector<std::vector<at::Tensor>> contributions;
   std::unique_ptr<Transfer> transfer;
 };
 
 // Contiguous head ranges with these sizes.
 std::vector<Range> ranges_of(const std::vector<int64_t>& sizes);
 
-// Packs and sends xs_sHR. tag: of the communicator's counters.
+// Sends xs_sHR, which must stay untouched until the finish. tag: of the communicator's counters.
 // Collective over: comm.
 // Blocks: never.
 // Throws: c10::Error, before anything is sent, when a tensor does not match the exchange.
@@ -51,7 +53,7 @@ at::Tensor finish_joined_to_heads(StartedExchange started, const HeadExchange& e
 std::vector<at::Tensor> finish_to_heads(StartedExchange started, const HeadExchange& exchange,
                                         const Communicator& comm);
 
-// Packs and sends xs_ShR, or the joined tensor.
+// Sends xs_ShR, or the joined tensor, which must stay untouched until the finish.
 // Collective over: comm.
 // Blocks: never.
 // Throws: c10::Error, before anything is sent, when a tensor does not match the exchange.

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sp/layout/fnv_hash.h"
+
 namespace ringside::sp {
 namespace {
 
@@ -34,21 +36,17 @@ bool fits(const std::vector<Bin>& bins, int64_t budget) {
 }  // namespace
 
 uint64_t PackingPlan::hash() const {
-  uint64_t h = 0xcbf29ce484222325ULL;
-  const auto mix = [&](int64_t value) {
-    for (int byte = 0; byte < 8; ++byte) {
-      h = (h ^ ((static_cast<uint64_t>(value) >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
-    }
-  };
-  mix(static_cast<int64_t>(micro_batches.size()));
+  FnvHash hash;
+  hash.add(static_cast<int64_t>(micro_batches.size()));
   for (const auto& rank : micro_batches) {
-    mix(static_cast<int64_t>(rank.size()));
+    hash.add(static_cast<int64_t>(rank.size()));
     for (const auto& documents : rank) {
-      mix(static_cast<int64_t>(documents.size()));
-      std::for_each(documents.begin(), documents.end(), mix);
+      hash.add(static_cast<int64_t>(documents.size()));
+      std::for_each(documents.begin(), documents.end(),
+                    [&](int64_t document) { hash.add(document); });
     }
   }
-  return h;
+  return hash.value();
 }
 
 PackingPlan pack_documents(std::span<const int64_t> lengths, int64_t dp_size,

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <map>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -90,7 +92,7 @@ class C10dCommunicator final : public Communicator {
                                          int64_t from) override {
     // A running tag matches transfers, because every rank starts them in the same order.
     const int tag = next_tag_;
-    next_tag_ = (next_tag_ + 1) % (1 << 20);
+    next_tag_ = (next_tag_ + 1) % kMessageTags;
     c10::intrusive_ptr<c10d::Work> sending;
     c10::intrusive_ptr<c10d::Work> receiving;
     // NCCL runs the calls of one pair in order. Two ranks that both receive first would deadlock.
@@ -115,9 +117,41 @@ class C10dCommunicator final : public Communicator {
                                           std::vector<at::Tensor>{send, receive});
   }
 
+  std::vector<std::unique_ptr<Transfer>> do_start_transfers(
+      std::span<const PointToPoint> transfers) override {
+    const bool grouped = backend_->supportsCoalescing();
+    if (grouped) {
+      backend_->startCoalescing();
+    }
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (const PointToPoint& one : transfers) {
+      std::vector<at::Tensor> tensors{one.tensor};
+      const int peer = static_cast<int>(one.peer);
+      // Above the tags of do_send_recv(). Both ends count the messages of their pair.
+      const bool sends = one.kind == PointToPoint::Kind::kSend;
+      int& message = (sends ? sent_to_ : received_from_)[peer];
+      const int tag = kMessageTags + message;
+      message = (message + 1) % kMessageTags;
+      works.push_back(sends ? backend_->send(tensors, peer, tag)
+                            : backend_->recv(tensors, peer, tag));
+    }
+    if (grouped) {
+      std::fill(works.begin(), works.end(), backend_->endCoalescing());
+    }
+    std::vector<std::unique_ptr<Transfer>> started;
+    for (std::size_t i = 0; i < transfers.size(); ++i) {
+      started.push_back(std::make_unique<C10dTransfer>(
+          nullptr, works[i], std::vector<at::Tensor>{transfers[i].tensor}));
+    }
+    return started;
+  }
+
  private:
+  static constexpr int kMessageTags = 1 << 20;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
   int next_tag_ = 0;
+  std::map<int, int> sent_to_, received_from_;  // messages so far, by peer
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <numeric>
+#include <utility>
 
 namespace ringside::sp {
 namespace {
@@ -43,6 +44,104 @@ class SingleRankCommunicator final : public Communicator {
                                          int64_t) override {
     return std::make_unique<FinishedTransfer>();
   }
+  std::vector<std::unique_ptr<Transfer>> do_start_transfers(
+      std::span<const PointToPoint>) override {
+    return {};
+  }
+};
+
+int64_t elements_of(const RowParts& message) {
+  int64_t elements = 0;
+  for (const at::Tensor& part : message) {
+    elements += part.numel();
+  }
+  return elements;
+}
+
+std::vector<int64_t> elements_of(const std::vector<RowParts>& messages) {
+  std::vector<int64_t> counts;
+  for (const RowParts& message : messages) {
+    counts.push_back(elements_of(message));
+  }
+  return counts;
+}
+
+void check_parts(const std::vector<RowParts>& messages, int64_t ranks, at::ScalarType dtype) {
+  TORCH_CHECK(static_cast<int64_t>(messages.size()) == ranks, "row exchange: ", messages.size(),
+              " messages in a group of ", ranks);
+  for (const RowParts& message : messages) {
+    for (const at::Tensor& part : message) {
+      TORCH_CHECK(part.dim() >= 1 && part.size(0) == message.front().size(0) &&
+                      part.scalar_type() == dtype && (part.numel() == 0 || part[0].is_contiguous()),
+                  "row exchange: a part has shape ", part.sizes(), ", strides ", part.strides(),
+                  " and dtype ", part.scalar_type(), ", expected ", message.front().size(0),
+                  " rows of ", dtype, " without gaps");
+    }
+  }
+}
+
+// The messages as one 1-D view, if they lie one after the other in memory; otherwise undefined.
+at::Tensor packed_view(const std::vector<RowParts>& messages) {
+  at::Tensor first;
+  int64_t elements = 0;
+  for (const RowParts& message : messages) {
+    if (elements_of(message) == 0) {
+      continue;
+    }
+    const at::Tensor& part = message.front();
+    first = first.defined() ? first : part;
+    if (message.size() > 1 || !part.is_contiguous() || !part.is_alias_of(first) ||
+        part.storage_offset() != first.storage_offset() + elements) {
+      return {};
+    }
+    elements += part.numel();
+  }
+  return first.defined() ? first.as_strided({elements}, {1}, first.storage_offset()) : first;
+}
+
+// Calls copy(part, its place in the packed messages) for all parts.
+template <class Copy>
+void for_each_part(const std::vector<RowParts>& messages, const at::Tensor& packed,
+                   const Copy& copy) {
+  int64_t begin = 0;
+  for (const RowParts& message : messages) {
+    const int64_t elements = elements_of(message);
+    if (elements == 0) {
+      continue;
+    }
+    const at::Tensor rows = packed.narrow(0, begin, elements).view({message.front().size(0), -1});
+    int64_t column = 0;
+    for (const at::Tensor& part : message) {
+      const int64_t width = part.numel() / part.size(0);
+      copy(part, rows.narrow(1, column, width).view(part.sizes()));
+      column += width;
+    }
+    begin += elements;
+  }
+}
+
+// Waits for packed messages and puts their parts where they belong.
+class UnpackingTransfer final : public Transfer {
+ public:
+  UnpackingTransfer(std::unique_ptr<Transfer> transfer, at::Tensor packed,
+                    std::vector<RowParts> messages)
+      : transfer_(std::move(transfer)),
+        packed_(std::move(packed)),
+        messages_(std::move(messages)) {}
+  void wait() override {
+    if (const auto transfer = std::exchange(transfer_, nullptr)) {
+      transfer->wait();
+      const at::NoGradGuard data_only;
+      for_each_part(messages_, packed_,
+                    [](const at::Tensor& part, const at::Tensor& place) { part.copy_(place); });
+      packed_.reset();
+    }
+  }
+
+ private:
+  std::unique_ptr<Transfer> transfer_;
+  at::Tensor packed_;
+  std::vector<RowParts> messages_;
 };
 
 }  // namespace
@@ -112,6 +211,65 @@ std::unique_ptr<Transfer> Communicator::start_all_to_all(const at::Tensor& send,
   sent_bytes_[tag] += (send.numel() - send_counts[rank()]) * send.element_size();
   at::Tensor input = send;
   return do_start_all_to_all(receive, input, recv_counts, send_counts);
+}
+
+std::unique_ptr<Transfer> Communicator::start_row_exchange(const std::vector<RowParts>& send,
+                                                           const std::vector<RowParts>& receive,
+                                                           const std::string& tag) {
+  const RowParts* some = nullptr;
+  for (const auto* messages : {&send, &receive}) {
+    for (const RowParts& message : *messages) {
+      some = message.empty() ? some : &message;
+    }
+  }
+  TORCH_CHECK(some != nullptr, "row exchange: no message has a part, which would tell the dtype");
+  check_parts(send, size(), some->front().scalar_type());
+  check_parts(receive, size(), some->front().scalar_type());
+  const std::vector<int64_t> counts = elements_of(send);
+  TORCH_CHECK(counts[rank()] == elements_of(receive)[rank()], "row exchange: rank ", rank(),
+              " sends itself ", counts[rank()], " elements and expects ",
+              elements_of(receive)[rank()]);
+  if (size() == 1) {
+    const at::NoGradGuard data_only;
+    const at::Tensor packed = at::empty({counts[0]}, some->front().options());
+    for_each_part(send, packed,
+                  [](const at::Tensor& part, const at::Tensor& place) { place.copy_(part); });
+    for_each_part(receive, packed,
+                  [](const at::Tensor& part, const at::Tensor& place) { part.copy_(place); });
+    return std::make_unique<FinishedTransfer>();
+  }
+  sent_bytes_[tag] += (total(counts) - counts[rank()]) * some->front().element_size();
+  return do_start_row_exchange(send, receive);
+}
+
+std::unique_ptr<Transfer> Communicator::do_start_row_exchange(
+    const std::vector<RowParts>& send, const std::vector<RowParts>& receive) {
+  const at::NoGradGuard data_only;
+  const auto send_counts = elements_of(send), receive_counts = elements_of(receive);
+  const auto options = [&] {
+    for (const auto* messages : {&send, &receive}) {
+      for (const RowParts& message : *messages) {
+        if (!message.empty()) {
+          return message.front().options();
+        }
+      }
+    }
+    return at::TensorOptions();
+  }();
+  at::Tensor packed = packed_view(send);
+  if (!packed.defined()) {
+    packed = at::empty({total(send_counts)}, options);
+    for_each_part(send, packed,
+                  [](const at::Tensor& part, const at::Tensor& place) { place.copy_(part); });
+  }
+  at::Tensor arrivals = packed_view(receive);
+  const bool in_place = arrivals.defined();
+  if (!in_place) {
+    arrivals = at::empty({total(receive_counts)}, options);
+  }
+  auto transfer = do_start_all_to_all(arrivals, packed, receive_counts, send_counts);
+  return in_place ? std::move(transfer)
+                  : std::make_unique<UnpackingTransfer>(std::move(transfer), arrivals, receive);
 }
 
 void Communicator::check_rows(const at::Tensor& rows, int64_t expected,
@@ -225,6 +383,34 @@ std::unique_ptr<Transfer> Communicator::send_recv(const at::Tensor& send, int64_
               "send_recv needs contiguous tensors");
   sent_bytes_[tag] += bytes_of(send);
   return do_send_recv(send, to, receive, from);
+}
+
+std::vector<std::unique_ptr<Transfer>> Communicator::start_transfers(
+    std::span<const PointToPoint> transfers, const std::string& tag) {
+  std::vector<PointToPoint> with_elements;
+  int64_t bytes = 0;
+  for (const PointToPoint& one : transfers) {
+    TORCH_CHECK(one.peer >= 0 && one.peer < size() && one.peer != rank(), "rank ", rank(), " of ",
+                size(), " cannot exchange a message with rank ", one.peer);
+    TORCH_CHECK(one.tensor.is_contiguous(),
+                "a message of a tensor that is not contiguous: ", one.tensor.sizes());
+    bytes += one.kind == PointToPoint::Kind::kSend ? bytes_of(one.tensor) : 0;
+    if (one.tensor.numel() > 0) {
+      with_elements.push_back(one);
+    }
+  }
+  sent_bytes_[tag] += bytes;
+  std::vector<std::unique_ptr<Transfer>> started;
+  if (!with_elements.empty()) {
+    started = do_start_transfers(with_elements);
+  }
+  std::vector<std::unique_ptr<Transfer>> all;
+  auto next = started.begin();
+  for (const PointToPoint& one : transfers) {
+    all.push_back(one.tensor.numel() > 0 ? std::move(*next++)
+                                         : std::make_unique<FinishedTransfer>());
+  }
+  return all;
 }
 
 std::shared_ptr<Communicator> make_single_rank_communicator() {

@@ -2,7 +2,7 @@
 // tag. Every transfer of sp/ goes through it; tests compare the counters with the attention plan. A
 // group of one rank copies nothing and counts nothing.
 //
-// Collective over: the group; send_recv over the pairs it names.
+// Collective over: the group; send_recv and start_transfers over the pairs they name.
 // Blocks: until this rank's part is done, unless said otherwise. With NCCL only the current stream
 // waits.
 // Throws: c10::Error on arguments that do not fit, before anything is sent; a std::exception of the
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,18 @@ class Transfer {
   // Blocks: until the receive buffer is filled and the send buffer may be reused.
   // Throws: as the functions of the communicator.
   virtual void wait() = 0;
+};
+
+// A message of rows: row after row, and of each row the elements of every part in turn. The parts
+// of a message have the same number of rows and dtype, and no gaps within a row.
+using RowParts = std::vector<at::Tensor>;
+
+// One end of a message between two ranks. Contiguous; without elements it is not sent.
+struct PointToPoint {
+  enum class Kind { kSend, kReceive };
+  Kind kind = Kind::kSend;
+  at::Tensor tensor;
+  int64_t peer = 0;
 };
 
 class Communicator {
@@ -66,6 +79,16 @@ class Communicator {
                                              const std::vector<int64_t>& recv_counts,
                                              const std::string& tag);
 
+  // start_all_to_all() of rows that lie in larger tensors: send[p] goes to rank p, receive[p] comes
+  // from it. Messages are packed only where the group needs that. All tensors must stay untouched
+  // until wait(). Counted as all_to_all, when started.
+  // Shapes: a message for each rank; the two ends of one have as many elements.
+  // Throws: c10::Error, before anything is sent, when parts of a message do not fit, and when no
+  // message of this rank has a part; a part may have no elements.
+  std::unique_ptr<Transfer> start_row_exchange(const std::vector<RowParts>& send,
+                                               const std::vector<RowParts>& receive,
+                                               const std::string& tag);
+
   // Gathers rows along dim 0. Rank p contributes rows_of[p] rows, which may be 0. Counts P-1 times
   // this rank's bytes.
   // Shapes: rows_of has P elements; rows has rows_of[rank()] rows; returns [sum of rows_of, ...] in
@@ -104,6 +127,16 @@ class Communicator {
   std::unique_ptr<Transfer> send_recv(const at::Tensor& send, int64_t to, at::Tensor& receive,
                                       int64_t from, const std::string& tag);
 
+  // Starts the messages and returns at once, with a Transfer for each. The tensors must stay
+  // untouched until its wait(). The two ends of a pair name the same messages between them in the
+  // same order, over all calls; those of one call progress together. With NCCL they complete
+  // together. Counts the bytes of what is sent. No message is buffered for sure: a rank may wait
+  // for one whose other end has not been started.
+  // Throws: c10::Error for a peer that is this rank or none of the group, and for a tensor that is
+  // not contiguous, before anything is sent.
+  std::vector<std::unique_ptr<Transfer>> start_transfers(std::span<const PointToPoint> transfers,
+                                                         const std::string& tag);
+
   // Bytes that this rank sent so far, by tag.
   const std::map<std::string, int64_t>& sent_bytes() const { return sent_bytes_; }
   // Forgets the bytes counted so far.
@@ -118,11 +151,17 @@ class Communicator {
   virtual std::unique_ptr<Transfer> do_start_all_to_all(
       at::Tensor& receive, at::Tensor& send, const std::vector<int64_t>& receive_counts,
       const std::vector<int64_t>& send_counts) = 0;
+  // Unless overridden, packs what is not packed already and calls do_start_all_to_all().
+  virtual std::unique_ptr<Transfer> do_start_row_exchange(const std::vector<RowParts>& send,
+                                                          const std::vector<RowParts>& receive);
   virtual std::unique_ptr<Transfer> do_start_all_gather(at::Tensor& gathered,
                                                         const at::Tensor& tensor) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int64_t root) = 0;
   virtual std::unique_ptr<Transfer> do_send_recv(const at::Tensor& send, int64_t to,
                                                  at::Tensor& receive, int64_t from) = 0;
+  // Of messages with elements, at least one. Returns one Transfer for each.
+  virtual std::vector<std::unique_ptr<Transfer>> do_start_transfers(
+      std::span<const PointToPoint> transfers) = 0;
 
  private:
   std::unique_ptr<Transfer> start_all_reduce(at::Tensor& tensor, Reduction reduction,

@@ -14,20 +14,19 @@ struct AxisSize {
 // The cut of the ranks that a set of axes belongs to: its axes with their sizes, outermost first.
 std::vector<AxisSize> axis_sizes(const MeshShape& shape, Axes axes) {
   if (!axes.contains(Axis::kExpertShard) && !axes.contains(Axis::kExpert)) {
-    return {{Axis::kDpReplicate, shape.dp_replicate},
-            {Axis::kDpShard, shape.dp_shard},
-            {Axis::kRing, shape.ring},
-            {Axis::kUlysses, shape.ulysses}};
+    return {{Axis::kPipeline, shape.pipeline}, {Axis::kDpReplicate, shape.dp_replicate},
+            {Axis::kDpShard, shape.dp_shard},  {Axis::kRing, shape.ring},
+            {Axis::kUlysses, shape.ulysses},   {Axis::kTensor, shape.tensor}};
   }
-  for (const Axis axis : {Axis::kDpShard, Axis::kRing, Axis::kUlysses}) {
+  for (const Axis axis : {Axis::kDpShard, Axis::kRing, Axis::kUlysses, Axis::kTensor}) {
     if (axes.contains(axis)) {
       throw std::invalid_argument(
-          "mesh: the axes of experts cut the ranks of dp_shard, ring and ulysses another way; a "
-          "set "
-          "has one or the other");
+          "mesh: the axes of experts cut the ranks of dp_shard, ring, ulysses and tensor another "
+          "way; a set has one or the other");
     }
   }
-  return {{Axis::kDpReplicate, shape.dp_replicate},
+  return {{Axis::kPipeline, shape.pipeline},
+          {Axis::kDpReplicate, shape.dp_replicate},
           {Axis::kExpertShard, shape.replica_size() / shape.expert},
           {Axis::kExpert, shape.expert}};
 }
@@ -77,12 +76,13 @@ Axes without_fsdp(CpFsdpMode mode) {
 
 Mesh::Mesh(MeshShape shape, int64_t rank) : shape_(shape), rank_(rank) {
   if (shape.dp_replicate < 1 || shape.dp_shard < 1 || shape.ring < 1 || shape.ulysses < 1 ||
-      shape.expert < 1) {
+      shape.expert < 1 || shape.pipeline < 1 || shape.tensor < 1) {
     throw std::invalid_argument(
         "mesh: every axis must be at least 1, got dp_replicate " +
         std::to_string(shape.dp_replicate) + ", dp_shard " + std::to_string(shape.dp_shard) +
         ", ring " + std::to_string(shape.ring) + ", ulysses " + std::to_string(shape.ulysses) +
-        ", expert " + std::to_string(shape.expert));
+        ", expert " + std::to_string(shape.expert) + ", pipeline " +
+        std::to_string(shape.pipeline) + ", tensor " + std::to_string(shape.tensor));
   }
   if (shape.replica_size() % shape.expert != 0) {
     throw std::invalid_argument("mesh: groups of " + std::to_string(shape.expert) +

@@ -1,6 +1,7 @@
-// Mesh of ranks with axes [dp_replicate, dp_shard, ring, ulysses], outermost first, so the ranks of
-// a Ulysses group are neighbours. Expert parallelism cuts the same ranks another way, into
-// [dp_replicate, expert_shard, expert]. The only place that maps ranks to axes.
+// Mesh of ranks with axes [pipeline, dp_replicate, dp_shard, ring, ulysses, tensor], outermost
+// first, so the ranks that send the most are neighbours. Expert parallelism cuts the same ranks
+// another way, into [pipeline, dp_replicate, expert_shard, expert]. The only place that maps ranks
+// to axes.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,29 @@ struct MeshShape {
   int64_t ulysses = 1;
   int64_t dp_shard = 1;  // outside ring, inside dp_replicate
   int64_t expert = 1;    // ranks that hold all experts together; divides replica_size()
+  int64_t pipeline = 1;  // groups of ranks with stages of their own, outside all others
+  int64_t tensor = 1;    // ranks that share the same tokens' matrices, inside ulysses
 
   int64_t sp_size() const { return ring * ulysses; }
   int64_t dp_size() const { return dp_replicate * dp_shard; }
-  int64_t replica_size() const { return dp_shard * sp_size(); }
-  int64_t world_size() const { return dp_size() * sp_size(); }
+  // Ranks of one copy of a stage, and of all its copies.
+  int64_t replica_size() const { return dp_shard * sp_size() * tensor; }
+  int64_t stage_size() const { return dp_replicate * replica_size(); }
+  int64_t world_size() const { return pipeline * stage_size(); }
 };
 
-// Outermost first. kExpertShard x kExpert are the ranks of kDpShard x kRing x kUlysses once more,
-// so a set of axes has some of the one or some of the other.
-enum class Axis { kDpReplicate, kDpShard, kRing, kUlysses, kExpertShard, kExpert };
+// Outermost first. kExpertShard x kExpert are the ranks of kDpShard x kRing x kUlysses x kTensor
+// once more, so a set of axes has some of the one or some of the other.
+enum class Axis {
+  kPipeline,
+  kDpReplicate,
+  kDpShard,
+  kRing,
+  kUlysses,
+  kTensor,
+  kExpertShard,
+  kExpert
+};
 
 // A set of axes. It names a sub-mesh: the ranks that differ from this one only in these
 // coordinates.
@@ -64,8 +78,22 @@ inline constexpr Axes kUlysses{Axis::kUlysses};
 inline constexpr Axes kBatch{Axis::kDpReplicate, Axis::kDpShard};
 // Ranks that share documents.
 inline constexpr Axes kSp{Axis::kRing, Axis::kUlysses};
-// All ranks: losses and gradients are summed over it.
+// All ranks: agreements, votes, errors, and what rank 0 hands to everybody.
+inline constexpr Axes kWorld{Axis::kPipeline, Axis::kDpReplicate, Axis::kDpShard,
+                             Axis::kRing,     Axis::kUlysses,     Axis::kTensor};
+// Ranks with different loss entries: losses and gradients are summed over it. Tensor ranks have the
+// same entries, and the ranks of other stages none.
 inline constexpr Axes kLoss{Axis::kDpReplicate, Axis::kDpShard, Axis::kRing, Axis::kUlysses};
+// Ranks of one stage, whose rows of the residual stream are disjoint: gradients of a parameter that
+// tensor ranks use whole are summed over it.
+inline constexpr Axes kRows{Axis::kDpReplicate, Axis::kDpShard, Axis::kRing, Axis::kUlysses,
+                            Axis::kTensor};
+// The stages of the same tokens, and the ranks that share their matrices.
+inline constexpr Axes kPipeline{Axis::kPipeline};
+inline constexpr Axes kTensor{Axis::kTensor};
+// Ranks whose numbers of loss entries make up those of all: kLoss, and the stages, of which only
+// the last has numbers other than 0. Tensor ranks have the same numbers.
+inline constexpr Axes kEntries = kLoss.with(Axis::kPipeline);
 // Ranks that hold all experts together, neighbours of each other.
 inline constexpr Axes kExpert{Axis::kExpert};
 // Ranks of one replica that hold the same experts; those of all replicas.

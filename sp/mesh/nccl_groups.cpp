@@ -99,7 +99,7 @@ class MeshGroups {
     if (world_) {
       group = std::make_shared<OwnedGroup>(split(axes, ranks));
     } else {
-      TORCH_CHECK(axes == axes::kLoss,
+      TORCH_CHECK(axes == axes::kWorld,
                   "the world's NCCL group comes first: the others are split from it");
       world_ = connect_world();
       group = std::make_shared<OwnedGroup>(world_);
@@ -112,7 +112,7 @@ class MeshGroups {
   NcclGroup connect_world() const {
     auto group = make_nccl_process_group(
         c10::make_intrusive<c10d::PrefixStore>("nccl/", rendezvous_.store), mesh_.rank(),
-        mesh_.size(axes::kLoss), device_, rendezvous_.timeout);
+        mesh_.size(axes::kWorld), device_, rendezvous_.timeout);
     return c10::static_intrusive_pointer_cast<c10d::ProcessGroupNCCL>(group);
   }
 

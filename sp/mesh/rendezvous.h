@@ -5,7 +5,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
+
+#include "sp/mesh/rank_transport.h"
 
 namespace c10d {
 class Store;
@@ -18,6 +21,11 @@ struct GroupRendezvous {
   c10::intrusive_ptr<c10d::Store> store;  // shared by every rank of the world
   std::string host;                       // address that Gloo binds; empty: this machine's default
   std::chrono::milliseconds timeout{0};   // to join, and of every later collective
+  RankTransport transport = RankTransport::kAuto;  // of CPU tensors
+  // Ranks of equal machines can share memory; empty: this process's machine_place().
+  std::string machine{};
+  // Takes a sentence about the transport, on rank 0 of the world; empty: nobody reads it.
+  std::function<void(const std::string&)> report{};
 };
 
 // Announces this rank and waits for ranks 0 to size - 1 to do the same under `name`. A name serves

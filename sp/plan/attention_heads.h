@@ -10,8 +10,9 @@
 
 namespace ringside::sp {
 
-// split_heads() for attention, where every rank has a query head.
-// Throws: as split_heads(), and std::invalid_argument for more ranks than query heads.
+// split_heads() for attention, where every rank has a query head, or none has one: those of a
+// tensor rank without a head attend nothing.
+// Throws: as split_heads(), and std::invalid_argument for more ranks than query heads of the part.
 HeadSplit split_over_ulysses(const HeadShape& heads, int64_t ulysses_size);
 
 // Query heads that share KV heads evenly, as indices into a rank's own slices. The kernel requires
@@ -30,7 +31,7 @@ struct HeadChunk {
   std::vector<HeadGroup> groups;
 };
 // Chunks of `stride` >= 1 KV heads each, the last may have fewer, for the heads of one rank: its
-// ranges of HeadSplit.
+// ranges of HeadSplit. No heads: no chunk.
 std::vector<HeadChunk> chunk_heads(const HeadShape& heads, Range query_heads, Range kv_heads,
                                    int64_t stride);
 

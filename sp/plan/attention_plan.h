@@ -105,7 +105,7 @@ struct Traffic {
 
 // The plan of one rank for one layer. Made by plan_attention(), never changed.
 struct AttentionPlan {
-  HeadShape heads;
+  HeadShape heads;  // of the layer, with this tensor rank's part
   PlanOptions options;
   int64_t ring_rank = 0;
   int64_t ulysses_rank = 0;
@@ -139,8 +139,8 @@ struct AttentionPlan {
 
 // The plan of one sp rank.
 // Throws: std::invalid_argument, the same on every rank, when query heads are not a multiple of KV
-// heads, when there are fewer query heads than Ulysses ranks, or when an option is negative; also
-// when sp_rank is outside the layout.
+// heads, when the part of them has heads, but fewer than Ulysses ranks, or when an option is
+// negative; also when sp_rank is outside the layout.
 // Thread safety: pure.
 AttentionPlan plan_attention(const SequenceLayout& layout, const HeadShape& heads, int64_t sp_rank,
                              const PlanOptions& options = {});

@@ -84,7 +84,7 @@ std::vector<MethodCost> rank_methods(const MethodQuery& query) {
   if (query.num_ranks < 1) {
     throw std::invalid_argument("rank_methods: " + std::to_string(query.num_ranks) + " ranks");
   }
-  const int64_t heads = query.heads.num_query_heads;
+  const int64_t heads = query.heads.query_heads().size();
   const int64_t most = query.most_ulysses > 0 ? std::min(query.most_ulysses, heads) : heads;
   std::vector<MethodCost> costs;
   for (int64_t ulysses = query.num_ranks; ulysses >= 1; --ulysses) {

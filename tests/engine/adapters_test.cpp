@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "engine/models/acting_values.h"
 #include "engine/models/decoder.h"
 #include "engine/models/weight_export.h"
 #include "engine/nn/linear.h"
@@ -198,7 +199,7 @@ TEST_CASE("merged weights act as base and adapters do") {
     Decoder merged(model_config(biased), at::kDouble);
     const at::NoGradGuard no_grad;
     for (std::size_t u = 0; u < merged.units().size(); ++u) {
-      merged.units()[u]->flat().copy_(adapted.effective_values(u));
+      merged.units()[u]->flat().copy_(effective_values(adapted, u));
     }
     LocalAttention attention({5, 3});
     CHECK(max_abs_diff(score(merged, attention).hidden, score(adapted, attention).hidden) < 1e-12);
@@ -254,7 +255,7 @@ TEST_CASE("the base of a bf16 model is held in bf16, its adapters in fp32") {
   CHECK(decoder.units()[1]->flat().scalar_type() == at::kBFloat16);
   CHECK(decoder.adapters()->unit().flat().scalar_type() == at::kFloat);
   // Merged in fp32: the sum is not rounded.
-  const at::Tensor merged = decoder.effective_values(1);
+  const at::Tensor merged = effective_values(decoder, 1);
   CHECK(merged.scalar_type() == at::kFloat);
   const at::Tensor added = merged - decoder.units()[1]->flat().to(at::kFloat);
   const ParamUnit& unit = decoder.adapters()->unit();

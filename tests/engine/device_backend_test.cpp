@@ -35,7 +35,8 @@ class RegisteredBackend final : public engine::DeviceBackend {
           mesh.size(axes), rendezvous.host, rendezvous.timeout);
     };
   }
-  std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
+  std::shared_ptr<const sp::RingStepKernels> attention_kernels(
+      const engine::ProductPlan& /*products*/) const override {
     return sp::cpu_kernels();
   }
 };

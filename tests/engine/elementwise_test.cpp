@@ -1,10 +1,10 @@
 // Guards the hand-written backward passes (RMSNorm, RoPE, SwiGLU) against finite differences, their
 // forwards against the textbook formula, and empty inputs, which every starving rank feeds them.
 #include "engine/layers/model_config.h"
-#include "engine/nn/qk_norm_rope.h"
-#include "engine/nn/rms_norm.h"
 #include "engine/nn/rope.h"
-#include "engine/nn/swiglu.h"
+#include "engine/ops/gated_activation.h"
+#include "engine/ops/qk_norm_rope.h"
+#include "engine/ops/rms_norm.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
@@ -105,6 +105,7 @@ TEST_CASE("operands that do not fit are refused, each by its name") {
   CHECK_THROWS_WITH(add_rms_norm(x, at::ones({2, 4}), w, {1e-6}), Contains("branch [2, 4]"));
   CHECK_THROWS_WITH(swiglu(at::ones({2, 3})), Contains("[2, 3]"));
   CHECK_THROWS_WITH(swiglu(at::ones({2, 4}, at::kLong)), Contains("Long"));
+  CHECK_THROWS_WITH(clamped_swiglu(at::ones({2, 4}), 0, 1.5), Contains("limit"));
 
   const RopeTables tables =
       rope_tables(rope_frequencies({4, 10000, {}}), at::tensor({0, 5}, at::kLong), at::kFloat);
@@ -144,8 +145,9 @@ TEST_CASE("geglu and clamped_swiglu: forward by the formula, gradient by finite 
   const at::Tensor u = wide.slice(1, 1, 10, 2).clamp(-7, 7);
   CHECK((g == 7).any().item<bool>());
   CHECK((u == -7).any().item<bool>());
-  CHECK(max_abs_diff(clamped_swiglu(wide), (u + 1) * g * at::sigmoid(1.702 * g)) < 1e-13);
-  CHECK(worst_gradient_error([&] { return weighted_sum(clamped_swiglu(wide)); }, {wide}) < 1e-7);
+  CHECK(max_abs_diff(clamped_swiglu(wide, 7, 1.5), (u + 1) * g * at::sigmoid(1.5 * g)) < 1e-13);
+  CHECK(worst_gradient_error([&] { return weighted_sum(clamped_swiglu(wide, 7, 1.5)); }, {wide}) <
+        1e-7);
 }
 
 // The heads by the textbook: normed where there are norms, then turned as complex numbers.

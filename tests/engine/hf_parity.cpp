@@ -95,11 +95,7 @@ at::Tensor whole_gradient(const engine::ParamUnit& unit) {
   if (part.ranks == nullptr) {
     return unit.grad();
   }
-  std::vector<int64_t> sizes;
-  for (std::size_t p = 1; p < part.begins.size(); ++p) {
-    sizes.push_back(part.begins[p] - part.begins[p - 1]);
-  }
-  return part.ranks->all_gather_rows(unit.grad(), sizes, "test");
+  return part.ranks->all_gather_rows(unit.grad(), part.sizes, "test");
 }
 
 // Rank 0 writes.

@@ -9,7 +9,7 @@
 #include <iostream>
 
 #include "engine/layers/decoder_layer.h"
-#include "engine/nn/token_scores.h"
+#include "engine/ops/token_scores.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_model.h"
 
@@ -61,7 +61,8 @@ Counts count_layer(const ModelConfig& config, at::ScalarType dtype) {
   Counts counts;
   {
     const test::KernelCount count;
-    const auto weights = layer.weights_of(unit.gathered().materialize(layer.shapes(dtype)));
+    const auto weights =
+        layer.weights_of(unit.gathered().materialize(layer.unit_shapes(dtype).front()));
     out = layer.forward(hidden, {weights, {rope}, attention});
     counts.forward = count.total();
     print("layer forward", count);

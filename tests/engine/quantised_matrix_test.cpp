@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "engine/models/acting_values.h"
 #include "engine/models/decoder.h"
 #include "engine/nn/linear.h"
 #include "tests/support/catch.h"
@@ -157,7 +158,7 @@ Quantised quantised_model(bool biased, QuantisedFormat format, at::ScalarType dt
   Quantised models{test::stored_as(drawn, {.projections = format}),
                    Decoder(odd_config(biased), dtype)};
   for (std::size_t u = 0; u < models.plain.units().size(); ++u) {
-    models.plain.units()[u]->flat().copy_(models.packed.effective_values(u));
+    models.plain.units()[u]->flat().copy_(effective_values(models.packed, u));
   }
   for (Decoder* decoder : {&models.packed, &models.plain}) {
     Adapters& adapters = decoder->add_adapters({2, 4.0, {"q_proj", "v_proj", "down_proj"}});
@@ -197,7 +198,7 @@ TEST_CASE("a quantised model computes with its unpacked values, forward and back
         // Merged for export: the adapters on top of the unpacked values.
         for (std::size_t u = 0; u < models.plain.units().size(); ++u) {
           if (dtype == at::kDouble) {
-            CHECK(at::equal(models.packed.effective_values(u), models.plain.effective_values(u)));
+            CHECK(at::equal(effective_values(models.packed, u), effective_values(models.plain, u)));
           }
         }
         const auto base = models.packed.without_adapters();

@@ -339,7 +339,8 @@ TEST_CASE("the sampling forward of stages, and a whole copy of one, compute as t
   const at::Tensor expected = whole.front()->forward(token_ids(), positions_s, *backend);
   CHECK(sampled.equal(expected));
   CHECK(copied.equal(expected));
-  CHECK(stages.back()->materialize().head_VE.equal(whole.front()->materialize().head_VE));
+  CHECK(
+      stages.back()->materialize().head_VE.value.equal(whole.front()->materialize().head_VE.value));
 }
 
 TEST_CASE("stages that are no part of the model, and inputs that do not fit one, are refused") {

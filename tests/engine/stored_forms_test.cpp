@@ -15,6 +15,7 @@
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
+#include "engine/models/acting_values.h"
 #include "tests/engine/saved_tensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -61,9 +62,10 @@ TEST_CASE(
   const WeightStorage nf4{.projections = QuantisedFormat::kNf4};
   const Decoder quantised = test::stored_as(random_decoder(false), nf4);
   for (std::size_t u = 0; u < quantised.units().size(); ++u) {
-    CHECK(at::equal(loaded.effective_values(u), quantised.effective_values(u)));
+    CHECK(at::equal(effective_values(loaded, u), effective_values(quantised, u)));
   }
-  CHECK(at::equal(test::stored_as(loaded, nf4).effective_values(1), quantised.effective_values(1)));
+  CHECK(
+      at::equal(effective_values(test::stored_as(loaded, nf4), 1), effective_values(quantised, 1)));
 }
 
 at::Tensor bytes_of(const std::string& text) {

@@ -1,6 +1,6 @@
 // Guards the chunked log-probs: a wrong chunk edge, a forgotten temperature or a wrong entropy
 // gradient would train the wrong objective without any error.
-#include "engine/nn/token_scores.h"
+#include "engine/ops/token_scores.h"
 
 #include <sys/resource.h>
 

@@ -58,13 +58,17 @@ void prime_step(std::span<const uint8_t> bytes);
 // sample comes out twice.
 void trainer(std::span<const uint8_t> bytes);
 
+// The file of an image. What is decoded is within the limits, of the size that the head says, and
+// the same a second time; what is not is refused with a reason.
+void image(std::span<const uint8_t> bytes);
+
 struct Format {
   const char* name;
   void (*entry)(std::span<const uint8_t>);
 };
 inline constexpr Format kFormats[] = {
-    {"wire", wire},     {"codec", codec},           {"manifest", manifest},
-    {"delta", delta},   {"journal", journal},       {"keys", keys},
-    {"answer", answer}, {"prime_step", prime_step}, {"trainer", trainer}};
+    {"wire", wire},       {"codec", codec}, {"manifest", manifest}, {"delta", delta},
+    {"journal", journal}, {"keys", keys},   {"answer", answer},     {"prime_step", prime_step},
+    {"trainer", trainer}, {"image", image}};
 
 }  // namespace ringside::bridge::fuzz

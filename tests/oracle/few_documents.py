@@ -48,7 +48,7 @@ def runs_of(folder: pathlib.Path, has_experts: bool, has_delta_nets: bool) -> di
     sft = ["train", "--steps", STEPS, model, "algorithm.task=sft", f"data.sft={folder / 'sft.jsonl'}",
            f"data.sft_eval={folder / 'sft.jsonl'}", "eval.every=1", "train.batch_size=1"]
     rollouts = ["train", "--steps", STEPS, model, "--rollouts", folder / "rollouts.jsonl", "rollout.prompts_per_step=1",
-                "rollout.group_size=2", "log.samples=1"]
+                "rollout.group_size=2", "log.samples=1", "log.samples_after=true"]
     grpo = [*rollouts, "algorithm.kl_coef=0.05", "train.num_mini_batches=2"]
     runs = {"logprobs": ["logprobs", "--model", folder / "model", "--input", folder / "in.jsonl", "--output",
                          folder / "out.jsonl"],

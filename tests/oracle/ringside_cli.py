@@ -12,6 +12,7 @@ import os
 import pathlib
 import select
 import subprocess
+import sys
 import tempfile
 
 import safetensors.torch
@@ -19,6 +20,8 @@ import torch
 import yaml
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(_ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 
 
 def executable() -> pathlib.Path:
@@ -32,7 +35,7 @@ def executable() -> pathlib.Path:
 def run(*arguments, timeout: float = 300) -> str:
     """Runs `ringside ARGUMENTS...`, one CPU thread a rank; returns its output or raises it."""
     command = [str(executable()), *map(str, arguments)]
-    done = subprocess.run(
+    done = prestarted.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -105,14 +108,15 @@ def load_weights(model_dir: pathlib.Path) -> dict[str, torch.Tensor]:
     }
 
 
-def layout(ring: int = 1, ulysses: int = 1, data: int = 1) -> list[str]:
-    """The command-line words that select a layout of ring x ulysses x data processes."""
+def layout(ring: int = 1, ulysses: int = 1, data: int = 1, tensor: int = 1) -> list[str]:
+    """The command-line words that select a layout of ring x ulysses x data x tensor processes."""
     return [
         "--nproc",
-        str(ring * ulysses * data),
+        str(ring * ulysses * data * tensor),
         f"parallel.ringattn_parallel_size={ring}",
         f"parallel.ulysses_parallel_size={ulysses}",
         f"parallel.data_parallel_replicate_size={data}",
+        f"parallel.tensor_parallel_size={tensor}",
     ]
 
 

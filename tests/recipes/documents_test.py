@@ -19,6 +19,8 @@ import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 MARKED = re.compile(r"^<!-- test: (run|recipe) -->\n+```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^(?:<!-- test: from (\S+) -->\n+)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FREE = ("mermaid",)  # drawn, not run
@@ -89,7 +91,7 @@ class Documents(unittest.TestCase):
                              ["page.md#d: no such heading", "nothing.md does not exist"])
 
     def test_keys_that_are_named_exist(self):
-        text = subprocess.run([RINGSIDE, "check", "--defaults"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        text = prestarted.run([RINGSIDE, "check", "--defaults"], stdout=subprocess.PIPE, text=True, check=True).stdout
         keys, path = set(), []
         for line in text.splitlines():
             if match := re.match(r"( *)([a-z_0-9]+):", line):
@@ -136,7 +138,7 @@ class Documents(unittest.TestCase):
             for page, _, _, text in found:
                 recipe = pathlib.Path(folder) / "block.yaml"
                 recipe.write_text(text)
-                ended = subprocess.run([RINGSIDE, "check", recipe], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, timeout=60, check=False)
+                ended = prestarted.run([RINGSIDE, "check", recipe], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, timeout=60, check=False)
                 with self.subTest(page=page, block=text):
                     self.assertEqual([line for line in ended.stderr.splitlines() if line and not harmless.search(line)], [])
 

@@ -156,6 +156,31 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
   CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6"}),
              Contains("parallel.expert_parallel_size") && Contains("has 6 ranks") &&
                  Contains("expected a divisor"));
+  const std::string pipeline = "parallel.pipeline_parallel_size=2";
+  CHECK(load_config({}, {pipeline}).ok());
+  CHECK(load_config({}, {pipeline, "parallel.stages_per_rank=2"}).ok());
+  CHECK_THAT(error({"parallel.stages_per_rank=2"}), Contains("there is no pipeline"));
+  CHECK_THAT(error({pipeline, "parallel.stages_per_rank=2", "parallel.pipeline_schedule=1f1b"}),
+             Contains("schedule 1f1b has one stage a rank"));
+  CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=interleaved"}),
+             Contains("expected at least 2"));
+  CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=zero_bubble"}),
+             Contains("backwards are in two parts"));
+  CHECK_THAT(error({pipeline, "model.router_aux_loss_coef=0.1"}),
+             Contains("one loss over all layers"));
+  CHECK_THAT(error({"parallel.pipeline_schedule=gpipe"}), Contains("there is one stage"));
+  CHECK(load_config({}, {"parallel.expert_parallel_size=4", "parallel.ulysses_parallel_size=6",
+                         "parallel.tensor_parallel_size=2"})
+            .ok());
+  CHECK_THAT(error({"parallel.expert_parallel_size=4", "parallel.tensor_parallel_size=3"}),
+             Contains("has 3 ranks") && Contains("x parallel.tensor_parallel_size 3"));
+  CHECK_THAT(error({"parallel.tensor_parallel_size=2", "parallel.ulysses_parallel_size=2",
+                    "sp.async_ulysses=true"}),
+             Contains("sp.async_ulysses") && Contains("rows of the tensor-parallel ranks") &&
+                 Contains("expected false or auto"));
+  CHECK_THAT(error({"parallel.tensor_parallel_size=2", "parallel.ulysses_parallel_size=2",
+                    "sp.virtual_ranks=2"}),
+             Contains("sp.virtual_ranks") && Contains("expected 0"));
   CHECK_THAT(error({"sp.virtual_ranks=8", "parallel.ulysses_parallel_size=4"}),
              Contains("asks for 4"));
   CHECK(load_config({}, {"sp.virtual_ranks=8", "parallel.ringattn_parallel_size=8"}).ok());

@@ -178,6 +178,7 @@ std::vector<Effect> model_effects() {
       // The tests are linked without CUDA, so that asking for it is an error.
       {"model.device", "cuda", [](const rl::Config& c) { return rl::device_problem(c, 0); }, {}},
       {"model.dtype", "float64", recorded, {}},
+      {"model.products", "packed", kernels_of_products, {}},
       {"model.reference_path", input_file("reference"), recorded, kKl},
       {"model.init", "random", recorded, {}},
       {"model.init_std", "0.5", recorded, {"model.init=random"}},
@@ -258,6 +259,7 @@ std::vector<Effect> evaluation_effects() {
       {"checkpoint.keep_best", "true", recorded, with(evaluated, {"checkpoint.keep=0"})},
       {"log.rollouts", "true", recorded, {}},
       {"log.samples", "0", recorded, {}},
+      {"log.samples_after", "true", recorded, {}},
   };
 }
 
@@ -267,9 +269,13 @@ std::vector<Effect> parallel_effects() {
       {"parallel.data_parallel_shard_size", "2", sharding, {}},
       {"parallel.expert_parallel_size", "2", sharding,
        with(with_experts(), {"parallel.data_parallel_shard_size=2"})},
+      {"parallel.tensor_parallel_size", "2", sharding, {}},
       {"parallel.cp_fsdp_mode", "none", sharding, {"parallel.ulysses_parallel_size=2"}},
       {"parallel.zero_stage", "1", sharding, {"parallel.data_parallel_shard_size=2"}},
       {"parallel.reduce_dtype", "bfloat16", sharding, {"parallel.data_parallel_shard_size=2"}},
+      {"parallel.pipeline_parallel_size", "2", sharding, {}},
+      {"parallel.pipeline_schedule", "gpipe", sharding, {"parallel.pipeline_parallel_size=2"}},
+      {"parallel.stages_per_rank", "2", sharding, {"parallel.pipeline_parallel_size=2"}},
       {"optimizer.offload", "moments", sharding, {}},
       {"model.offload_parameters", "true", sharding, {"optimizer.offload=full"}},
       {"parallel.ringattn_parallel_size", "2", recorded, {}},
@@ -287,6 +293,16 @@ std::vector<Effect> prompt_effects() {
       {"data.train", input_file("other.jsonl"), jobs, {}},
       {"data.prompt_key", "question", jobs, {"data.train=" + input_file("keys.jsonl")}},
       {"data.answer_key", "solution", jobs, {"data.train=" + input_file("keys.jsonl")}},
+      {"data.image_key",
+       "picture",
+       [](const rl::Config& c) {
+         return std::to_string(rl::read_prompts(c.data.train, c)[0].images.size());
+       },
+       {"data.train=" + input_file("images.jsonl")}},
+      {"data.max_image_pixels",
+       "128",
+       [](const rl::Config& c) { return rl::read_image_rules(c).fingerprint(); },
+       {"data.image_key=picture", "model.path=" + input_file("vision")}},
       {"data.chat_template",
        "llama3",
        [](const rl::Config& c) { return rl::read_prompts(c.data.train, c)[0].prompt; },
@@ -472,6 +488,8 @@ const std::vector<Elsewhere>& elsewhere() {
        "return static_cast<int>(config.train.threads)"},
       {"parallel.group_scope", "tools/commands/distributed.cpp",
        "group_scope(config.parallel.group_scope"},
+      {"parallel.transport", "tools/commands/distributed.cpp",
+       "rendezvous.timeout, config.parallel.transport}"},
       {"parallel.collective_timeout_s", "tools/commands/distributed.cpp",
        "config.parallel.collective_timeout_s * 1000"},
       {"sp.virtual_ranks", "tests/oracle/reproducible.py", "sp.virtual_ranks={virtual}"},

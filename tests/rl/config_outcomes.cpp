@@ -11,6 +11,7 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/model_config_json.h"
+#include "engine/models/pipeline.h"
 #include "engine/params/sharding.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/load.h"
@@ -84,12 +85,24 @@ class Files {
         "    return [1.0] * len(completions)\n");
     write("schema.json", R"({"type": "integer"})");
     write("key", "secret\n");
+    write_images();
   }
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
 
  private:
   void write(const std::string& name, const std::string& text) {
+    fs::create_directories((directory_.path() / name).parent_path());
     test::write_file(directory_.path() / name, text);
+  }
+  // A model that takes images, as far as its configuration goes, and a record with one.
+  void write_images() {
+    write("vision/config.json", R"({"model_type": "qwen3_vl", "image_token_id": 27})");
+    write("vision/preprocessor_config.json", R"({"patch_size": 4, "min_pixels": 64})");
+    const std::string sample =
+        bytes_of(fs::path(RINGSIDE_SOURCE_DIR) / "tests/fuzz/corpus/image/rgb.png");
+    write("dot.png", sample);
+    write("images.jsonl", R"({"prompt": "az", "answer": "b", "picture": "dot.png"})"
+                          "\n");
   }
   // The model's shape with 3 experts, without weights.
   void write_model_with_experts() {
@@ -147,7 +160,7 @@ bool is_clock(const std::string& name) {
   return false;
 }
 
-// Metrics without clocks, names of files, and the bytes of weights and moments.
+// Metrics without clocks, names of files, and the bytes of weights, moments and logged samples.
 std::string outcome_of(const fs::path& run_dir) {
   std::ostringstream text;
   std::ifstream metrics(run_dir / "metrics.jsonl");
@@ -167,10 +180,10 @@ std::string outcome_of(const fs::path& run_dir) {
     }
   }
   for (const std::string& name : names) {
-    const bool weights = name.ends_with(".safetensors");
+    const bool compared = name.ends_with(".safetensors") || name == "samples.jsonl";
     text << name
-         << (weights ? " " + std::to_string(std::hash<std::string>()(bytes_of(run_dir / name)))
-                     : "")
+         << (compared ? " " + std::to_string(std::hash<std::string>()(bytes_of(run_dir / name)))
+                      : "")
          << "\n";
   }
   return text.str();
@@ -361,10 +374,26 @@ std::string sharding(const rl::Config& config) {
             context.sharding->stage, static_cast<int64_t>(context.reduce),
             int64_t{context.host_moments}, int64_t{context.host_master},
             int64_t{context.host_values},
-            context.experts ? context.experts->ranks->size() : int64_t{1}}) {
+            context.experts ? context.experts->ranks->size() : int64_t{1},
+            context.tensor ? context.tensor->ranks->size() : int64_t{1}}) {
         text += std::to_string(figure) + " ";
       }
+      if (const engine::Pipeline* pipeline = context.pipeline.get()) {
+        text += std::to_string(pipeline->line->size()) + " ranks of " +
+                std::to_string(run.policy().stages().size()) + " stages by schedule " +
+                std::to_string(static_cast<int>(pipeline->schedule)) + ", warm-up " +
+                std::to_string(pipeline->warm_up);
+      }
     }
+  });
+  return text;
+}
+
+std::string kernels_of_products(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  std::string text;
+  trained(config, run_dir.path(), [&](rl::TrainingRun& run) {
+    text = engine::text_of(run.policy().decoder().context().products);
   });
   return text;
 }

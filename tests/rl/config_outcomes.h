@@ -45,6 +45,8 @@ std::string layout(const rl::Config& config);
 std::string sequence_plan(const rl::Config& config);
 // How rank 0's model is cut over ranks and between device and host.
 std::string sharding(const rl::Config& config);
+// The kernels that the model's products have.
+std::string kernels_of_products(const rl::Config& config);
 // The choices about activations that the model has taken.
 std::string activations(const rl::Config& config);
 

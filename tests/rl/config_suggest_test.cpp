@@ -90,7 +90,9 @@ TEST_CASE("names of TRL, verl, axolotl, OpenRLHF and torchtitan lead to what the
       {"num_train_epochs", "train.epochs"},
       {"fsdp", "parallel.data_parallel_shard_size"},
       {"fsdp_config.param_offload", "model.offload_parameters"},
-      {"tensor_parallel_size", "not supported"},
+      {"tensor_model_parallel_size", "parallel.tensor_parallel_size"},
+      {"parallelism.tensor_parallel_degree", "parallel.tensor_parallel_size"},
+      {"tp_size", "parallel.tensor_parallel_size"},
       {"actor_rollout_ref.rollout.tensor_model_parallel_size", "to the server itself"},
       {"vllm_tensor_parallel_size", "to the server itself"},
       {"trainer.n_gpus_per_node", "--nproc, torchrun, Slurm"},
@@ -102,7 +104,7 @@ TEST_CASE("names of TRL, verl, axolotl, OpenRLHF and torchtitan lead to what the
       {"resume_from_checkpoint", "the same --run-dir resumes"},
       {"remote_rm_url", "rollout.reward_options.http_url"},
       {"parallelism.data_parallel_shard_degree", "parallel.data_parallel_shard_size"},
-      {"parallelism.pipeline_parallel_degree", "pipeline parallelism is not supported"},
+      {"parallelism.pipeline_parallel_degree", "parallel.pipeline_parallel_size"},
       {"activation_checkpoint.mode", "model.recompute"},
       {"use_vllm", "rollout.server: vllm"},
       {"lora_dropout", "not supported"},
@@ -142,6 +144,11 @@ TEST_CASE("names of sequence parallelism and of verl's corrections lead to what 
       {"zero_optimization.offload_param.device", "model.offload_parameters"},
       {"model.model_path", "model.path"},
       {"fsdp_config.reshard_after_forward", "parallel.zero_stage"},
+      {"pipeline_model_parallel_size", "parallel.pipeline_parallel_size"},
+      {"parallelism.pipeline_parallel_degree", "parallel.pipeline_parallel_size"},
+      {"pp_size", "parallel.pipeline_parallel_size"},
+      {"parallelism.pipeline_parallel_schedule", "parallel.pipeline_schedule"},
+      {"virtual_pipeline_model_parallel_size", "parallel.stages_per_rank"},
       {"policy_loss.loss_mode", "algorithm.loss"},
       {"actor.loss_scale_factor", "algorithm.loss_divisor"},
       {"algorithm.kl_penalty", "algorithm.kl_estimator"},
@@ -200,8 +207,8 @@ TEST_CASE("features that do not exist are said not to exist, with what there is 
     CHECK_THAT(suggestion(key), Contains("lora.rank") && Contains("lora.target_modules"));
   }
   CHECK_THAT(suggestion("model.load_in_4bit"), Contains("lora.base"));
-  CHECK_THAT(suggestion("parallel.tensor_parallel_size"),
-             Contains("tensor parallelism is not supported") && !Contains("did you mean"));
+  CHECK_THAT(suggestion("tensor_parallel_size"),
+             Contains("did you mean parallel.tensor_parallel_size?"));
   CHECK_THAT(suggestion("parallel.fsdp"), Contains("parallel.data_parallel_shard_size"));
   CHECK_THAT(suggestion("log.wandb"), Contains("metrics.jsonl"));
   CHECK_THAT(suggestion("wandb.project"), Contains("metrics.jsonl"));

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "rl/setup/pipeline_figures.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
@@ -118,6 +119,30 @@ TEST_CASE("options are at the same number of ranks, the cheapest first, and each
   CHECK_THAT(advice(planned(8, 1024), int64_t{80} << 30), Contains("the layout above fits"));
 }
 
+TEST_CASE("tensor ranks: their bytes are counted, and Ulysses is advised where it is cheaper") {
+  rl::Config config = planned(4, 65536);
+  config.parallel.tensor_parallel_size = 2;
+  const engine::ModelConfig model = small_model();
+  // Two gathers and two sums a layer, forward and backward, and those of the embedding and the
+  // head.
+  const int64_t row = 1024 * 2, rows = 65536 / 2;
+  CHECK(rl::state_traffic(config, model, 1).tensor == (28 * 4 + 2) * 2 * rows * row);
+  CHECK_THAT(rl::describe(rl::state_traffic(config, model, 1)),
+             Contains("rows between tensor ranks"));
+  const auto options = rl::layout_options(config, model, kH100);
+  int64_t with_tensor = 0;
+  for (const rl::LayoutOption& option : options) {
+    CHECK(option.config.parallel.world_size() == 8);
+    with_tensor += option.config.parallel.tensor_parallel_size == 2 ? 1 : 0;
+  }
+  CHECK(with_tensor > 100);
+  // A long packed sequence of a narrow model: Ulysses sends each rank's heads once, tensor ranks
+  // their hidden states eight times a layer.
+  CHECK(options.front().config.parallel.tensor_parallel_size == 1);
+  config.parallel.tensor_parallel_size = 1;
+  CHECK(rl::state_traffic(config, model, 1).tensor == 0);
+}
+
 TEST_CASE(
     "a hybrid's delta nets are advised on as linear layers, on as many ranks as they have heads") {
   engine::ModelConfig hybrid = small_model();
@@ -195,4 +220,39 @@ TEST_CASE("a memory size is read with its unit, anything else is refused") {
        {"", "GiB", "80 GiB", "-1GiB", "80Gi", "0", "nan", "inf", "1e300", "8589934592GiB", "0.5"}) {
     CHECK_THROWS_WITH(rl::bytes_of_text(text), Contains("expected a memory size such as 80GiB"));
   }
+}
+
+TEST_CASE("a pipeline's idle time, messages and fullest rank are known before a run") {
+  rl::Config config = planned(/*world=*/1, /*tokens=*/8192);
+  config.parallel.pipeline_parallel_size = 4;
+  config.parallel.pipeline_schedule = rl::PipelineChoice::kOneForwardOneBackward;
+  const engine::ModelConfig model = small_model();
+  const rl::PipelineFigures figures = rl::pipeline_figures(config, model);
+  REQUIRE(figures.stages.size() == 4);
+  const int64_t m = rl::full_micro_batches(config);
+  REQUIRE(m > 8);
+  // 1F1B of equal stages: P-1 of m + P-1 forwards and backwards. A stage of seven layers has up to
+  // one layer less work than the largest.
+  const auto inputs = static_cast<double>(m);
+  CHECK(figures.idle >= 3.0 / (inputs + 3.0));
+  CHECK(figures.idle <= 3.0 / (inputs + 3.0) + 1.0 / 7.0);
+  CHECK(figures.live == 4);
+  // A stage in the middle sends hidden states and gradients, in bf16.
+  CHECK(figures.messages == 2 * m * 8192 * model.hidden_size * 2);
+  CHECK_THAT(rl::describe(figures, config.parallel),
+             Contains("4 stages on 4 ranks") && Contains("-27 and head"));
+
+  const c10::Device cuda(c10::kCUDA);
+  const rl::RankMemory worst = rl::memory_of_rank(config, model, cuda);
+  REQUIRE(worst.pipeline_rank);
+  CHECK_THAT(rl::describe(worst), Contains("of the pipeline, which needs the most"));
+  rl::Config whole = config;
+  whole.parallel.pipeline_parallel_size = 1;
+  const rl::RankMemory one = rl::memory_of_rank(whole, model, cuda);
+  // Stages divide state; the first and the last have the embedding or its copy.
+  CHECK(worst.policy.weights < one.policy.weights * 6 / 10);
+  CHECK(worst.total() < one.total());
+  // Fewer stage inputs at a time take less.
+  config.parallel.pipeline_schedule = rl::PipelineChoice::kGpipe;
+  CHECK(rl::memory_of_rank(config, model, cuda).total() > worst.total());
 }

@@ -28,6 +28,18 @@ TEST_CASE("the table shows each rank under its coordinates") {
                  });
 }
 
+TEST_CASE("tensor-parallel ranks are neighbours in the table") {
+  CHECK(mesh_table({.ulysses = 2, .dp_shard = 2, .tensor = 2}) ==
+        std::vector<std::string>{
+            "mesh: 8 ranks; the ranks of a row share each document, the rows have different "
+            "documents",
+            "  ulysses               0  0  1  1",
+            "  tensor                0  1  0  1",
+            "  shard 0               0  1  2  3",
+            "  shard 1               4  5  6  7",
+        });
+}
+
 TEST_CASE("the table says which ranks hold the experts between them") {
   CHECK(mesh_table({.ulysses = 4, .expert = 2}).back() ==
         "  ranks 0 to 1 hold all experts between them, and so do every further 2");

@@ -113,6 +113,17 @@ std::vector<Layout> layouts() {
        {1, 2, 1},
        {three_samples, "sp.placement=zigzag"},
        false,
+       false},
+      {"pipeline 2, micro-batches of 3",
+       {.pipeline = 2},
+       {three_samples, "parallel.pipeline_parallel_size=2"},
+       false,
+       false},
+      {"pipeline 2 x ulysses 2 with 2 stages a rank, micro-batches of 1",
+       {.ulysses = 2, .pipeline = 2},
+       {one_sample, "parallel.pipeline_parallel_size=2", "parallel.stages_per_rank=2",
+        "model.recompute=full"},
+       false,
        false}};
 }
 
@@ -246,7 +257,16 @@ CaseFigures run_cases(const Layout& layout, const std::string& dtype) {
   return figures;
 }
 
-// Shards of every number and mode of folding, with each stage, offload and recomputation once.
+// Whether the model is cut over ranks of this shape: over shards, and over the sequence-parallel
+// ranks that the mode names.
+bool is_cut(const sp::MeshShape& shape, const std::string& mode) {
+  const bool all = mode == "all";
+  return shape.dp_shard > 1 || (shape.ulysses > 1 && (all || mode == "ulysses_only")) ||
+         (shape.ring > 1 && (all || mode == "ring_only"));
+}
+
+// Shards of every number and mode of folding, with each stage, offload and recomputation once. A
+// stage is named where one is read: where the model is cut, or the optimizer is on the host.
 std::vector<Layout> sharded_layouts() {
   std::vector<Layout> all;
   const std::vector<sp::MeshShape> shapes{{1, 1, 1, 2}, {1, 1, 1, 3}, {1, 1, 1, 4}, {2, 1, 1, 2},
@@ -262,16 +282,20 @@ std::vector<Layout> sharded_layouts() {
       const std::string stage = std::to_string(1 + turn % 3);
       const std::string& recompute = activations[turn / 2 % 3];
       const std::string& offload = offloads[turn / 3 % 3];
+      const bool has_stage = is_cut(shape, mode) || offload == "full";
+      std::vector<std::string> words{
+          "parallel.data_parallel_shard_size=" + std::to_string(shape.dp_shard),
+          "parallel.cp_fsdp_mode=" + mode, "model.recompute=" + recompute,
+          "optimizer.offload=" + offload};
+      if (has_stage) {
+        words.push_back("parallel.zero_stage=" + stage);
+      }
       all.push_back({"replicas " + std::to_string(shape.dp_replicate) + ", shards " +
                          std::to_string(shape.dp_shard) + ", ring " + std::to_string(shape.ring) +
-                         ", ulysses " + std::to_string(shape.ulysses) + ", " + mode + ", stage " +
-                         stage + ", recompute " + recompute + ", offload " + offload,
-                     shape,
-                     {"parallel.data_parallel_shard_size=" + std::to_string(shape.dp_shard),
-                      "parallel.cp_fsdp_mode=" + mode, "parallel.zero_stage=" + stage,
-                      "model.recompute=" + recompute, "optimizer.offload=" + offload},
-                     false,
-                     false});
+                         ", ulysses " + std::to_string(shape.ulysses) + ", " + mode +
+                         (has_stage ? ", stage " + stage : "") + ", recompute " + recompute +
+                         ", offload " + offload,
+                     shape, words, false, false});
     }
   }
   return all;

@@ -161,7 +161,8 @@ TEST_CASE("replayed routes train to the same weights at every layout", "[routes]
       {"parallel.ringattn_parallel_size=2", "sp.ring_impl=all_gather", "sp.shared_prefix=false"},
       {"parallel.ringattn_parallel_size=2", "parallel.ulysses_parallel_size=2"},
       {"parallel.data_parallel_replicate_size=2"},
-      {"parallel.data_parallel_shard_size=2"}};
+      {"parallel.data_parallel_shard_size=2"},
+      {"parallel.tensor_parallel_size=3", "model.recompute=full"}};
   for (Words words : layouts) {
     INFO(words.front());
     words.insert(words.end(), replay.begin(), replay.end());
@@ -185,7 +186,7 @@ TEST_CASE("ranks without tokens take part in the exchange of the experts' rows",
     // One rollout an optimizer step, and one sample a step that is scored for the log: one of two
     // data-parallel ranks has none.
     Words words{std::string("algorithm.router_replay=") + replay, "rollout.prompts_per_step=1",
-                "train.num_mini_batches=4", "log.samples=1"};
+                "train.num_mini_batches=4", "log.samples=1", "log.samples_after=true"};
     const Trained one = trained_with(files, with, words);
     words.insert(words.end(),
                  {"parallel.data_parallel_shard_size=2", "parallel.expert_parallel_size=2"});
@@ -208,6 +209,8 @@ TEST_CASE("training replays the routes of the old policy's pass", "[routes]") {
                    {replay[0], "parallel.ringattn_parallel_size=2",
                     "parallel.ulysses_parallel_size=2", "model.recompute=selective"});
   CHECK(difference(one, two) < 1e-10);
+  CHECK(difference(one, trained_with(files, rollouts,
+                                     {replay[0], "parallel.tensor_parallel_size=2"})) < 1e-10);
 }
 
 TEST_CASE("a rollout without routes is refused where they are replayed", "[routes]") {

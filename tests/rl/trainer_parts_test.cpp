@@ -10,6 +10,7 @@
 
 #include "engine/io/hf_directory.h"
 #include "engine/io/weight_files.h"
+#include "engine/models/acting_values.h"
 #include "engine/optim/adamw.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/checkpoint_reader.h"
@@ -296,7 +297,7 @@ TEST_CASE("whole weights of a model with adapters are published merged, as it is
       CHECK(same_parameters(worker, engine::load_decoder(dir.path(), dtype)));
       // The sum in fp32, cast once.
       CHECK(at::equal(worker.units()[1]->flat().detach(),
-                      trainer.effective_values(1).to(dtype).to(at::kFloat)));
+                      effective_values(trainer, 1).to(dtype).to(at::kFloat)));
       CHECK_FALSE(at::equal(worker.units()[1]->flat().detach(),
                             make_decoder(1, dtype).units()[1]->flat().detach()));
     }

@@ -157,6 +157,36 @@ TEMPLATE_TEST_CASE_SIG("windows and sinks equal the dense oracle on a ring x uly
   }
 }
 
+TEST_CASE("heads of tensor ranks together equal the dense oracle, with windows and sinks",
+          "[parity]") {
+  for (const auto& [heads, tensor] : std::vector<std::pair<sp::HeadShape, int64_t>>{
+           {{12, 4, 4}, 3}, {{8, 2, 4}, 3}, {{8, 8, 4}, 4}, {{7, 1, 4}, 2}}) {
+    Problem p = make_problem(all_packs().front(), heads);
+    p.window = 7;
+    p.sinks = at::randn({heads.num_query_heads}, at::kDouble);
+    const test::Solution expected = test::solve_densely(p);
+    test::Solution sum{{}, {}, {}, at::zeros_like(p.k), at::zeros_like(p.v), {}};
+    std::vector<at::Tensor> out, dq, dsinks;
+    for (int64_t t = 0; t < tensor; ++t) {
+      const Problem part = test::part_of(p, tensor, t);
+      const test::Solution own =
+          test::solve_on_mesh(part, {RingImpl::kP2p, Placement::kZigzag}, {1, 2, 2}, at::kDouble);
+      out.push_back(own.out);
+      dq.push_back(own.dq);
+      dsinks.push_back(own.dsinks);
+      const sp::Range keys = part.heads.kv_heads();
+      sum.dk.narrow(1, keys.begin, keys.size()).add_(own.dk);
+      sum.dv.narrow(1, keys.begin, keys.size()).add_(own.dv);
+    }
+    CAPTURE(heads.num_query_heads, heads.num_kv_heads, tensor);
+    CHECK(test::max_abs_diff(at::cat(out, 1), expected.out) < 1e-10);
+    CHECK(test::max_abs_diff(at::cat(dq, 1), expected.dq) < 1e-10);
+    CHECK(test::max_abs_diff(sum.dk, expected.dk) < 1e-10);
+    CHECK(test::max_abs_diff(sum.dv, expected.dv) < 1e-10);
+    CHECK(test::max_abs_diff(at::cat(dsinks), expected.dsinks) < 1e-10);
+  }
+}
+
 TEST_CASE("bf16 error stays within twice the single process and does not grow with the degree") {
   Problem p =
       test::make_problem(SegmentForest({{-1, 120}, {0, 181}, {0, 64}, {-1, 44}}), {8, 2, 16});

@@ -38,6 +38,19 @@ inline Problem make_problem(sp::SegmentForest forest, sp::HeadShape heads) {
   return p;
 }
 
+// What a tensor rank has of the problem.
+inline Problem part_of(const Problem& p, int64_t tensor_ranks, int64_t tensor_rank) {
+  Problem part = p;
+  part.heads = sp::part_of_heads(p.heads, tensor_ranks, tensor_rank);
+  const sp::Range queries = part.heads.query_heads(), keys = part.heads.kv_heads();
+  part.q = p.q.narrow(1, queries.begin, queries.size());
+  part.dout = p.dout.narrow(1, queries.begin, queries.size());
+  part.k = p.k.narrow(1, keys.begin, keys.size());
+  part.v = p.v.narrow(1, keys.begin, keys.size());
+  part.sinks = p.sinks.defined() ? p.sinks.narrow(0, queries.begin, queries.size()) : p.sinks;
+  return part;
+}
+
 struct Solution {
   at::Tensor out, lse, dq, dk, dv;  // packed
   at::Tensor dsinks;

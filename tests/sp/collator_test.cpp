@@ -242,6 +242,43 @@ TEST_CASE("one group on two data-parallel ranks is divided, not left to one of t
   CHECK(plan.micro_batches[1][0].size() == 4);
 }
 
+TEST_CASE("micro-batches come in the order of their work, the most first, on every rank") {
+  std::vector<sp::Document> documents;
+  // Bins of 60 tokens on each of two ranks: one long document, or several short ones.
+  for (const int64_t length : {20, 60, 20, 58, 20, 59, 20, 10, 10, 18, 18}) {
+    documents.push_back({std::vector<int64_t>(length, 1 + length % 7), {}});
+  }
+  const auto work_of = [&](const std::vector<int64_t>& chosen, const sp::WorkRates& rates) {
+    double work = 0.0;
+    for (const int64_t d : chosen) {
+      const auto n = static_cast<double>(documents[d].ids.size());
+      work += rates.token * n;
+      for (const auto& [window, rate] : rates.pair) {
+        double pairs = 0.0;
+        for (int64_t i = 0; i < static_cast<int64_t>(n); ++i) {
+          pairs += static_cast<double>(window == 0 ? i + 1 : std::min(window, i + 1));
+        }
+        work += rate * pairs;
+      }
+    }
+    return work;
+  };
+  const auto unsorted = sp::plan_micro_batches(documents, 2, 60, /*shared_prefix=*/false, {0, {}});
+  for (const sp::WorkRates& rates :
+       {sp::WorkRates{1.0, {{0, 0.5}}}, sp::WorkRates{1.0, {{4, 2.0}}}, sp::WorkRates{}}) {
+    const auto plan = sp::plan_micro_batches(documents, 2, 60, false, rates);
+    REQUIRE(plan.num_micro_batches() >= 3);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const auto& sorted = plan.micro_batches[rank];
+      CHECK(
+          std::is_permutation(sorted.begin(), sorted.end(), unsorted.micro_batches[rank].begin()));
+      for (std::size_t m = 1; m < sorted.size(); ++m) {
+        CHECK(work_of(sorted[m - 1], rates) >= work_of(sorted[m], rates));
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "entries of documents that share tokens stay with their tokens, and the saving is counted") {
   std::vector<sp::Document> documents;

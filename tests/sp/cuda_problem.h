@@ -58,7 +58,7 @@ inline Solution solve_on_mesh_with(const Problem& p, const Split& split, sp::Mes
                                    const Target& target) {
   std::vector<RankSolution> ranks(shape.world_size());
   run_ranks_in_memory(shape, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-    ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(comms), target);
+    ranks[mesh.rank()] = solve_on_rank_with(p, split, mesh, host_staged(mesh, comms), target);
   });
   return join(p, ranks);
 }

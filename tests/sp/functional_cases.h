@@ -202,6 +202,14 @@ class LoggingCommunicator final : public sp::Communicator {
                                              at::Tensor& receive, int64_t from) override {
     return logged(inner_->send_recv(send, to, receive, from, "inner"));
   }
+  std::vector<std::unique_ptr<sp::Transfer>> do_start_transfers(
+      std::span<const sp::PointToPoint> transfers) override {
+    auto started = inner_->start_transfers(transfers, "inner");
+    for (auto& transfer : started) {
+      transfer = logged(std::move(transfer));
+    }
+    return started;
+  }
 
  private:
   struct Logged final : sp::Transfer {

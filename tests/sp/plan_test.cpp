@@ -285,6 +285,54 @@ TEST_CASE("any head split gives every rank uniform groups that cover its heads, 
   }
 }
 
+TEST_CASE("parts of tensor ranks are split over Ulysses by the layer's groups of heads") {
+  struct Case {
+    int64_t heads, kv_heads, tensor, ulysses;
+  };
+  for (const auto& [heads, kv_heads, tensor, ulysses] :
+       {Case{12, 4, 3, 2}, Case{8, 2, 3, 2}, Case{14, 2, 5, 2}, Case{7, 1, 3, 2}, Case{8, 8, 3, 1},
+        Case{3, 3, 4, 1}, Case{6, 2, 4, 1}}) {
+    int64_t next_head = 0;
+    for (int64_t t = 0; t < tensor; ++t) {
+      const HeadShape part = part_of_heads({heads, kv_heads, 8}, tensor, t);
+      const Range queries = part.query_heads(), keys = part.kv_heads();
+      CHECK(queries.begin == next_head);
+      next_head = queries.end;
+      for (int64_t u = 0; u < ulysses; ++u) {
+        const auto plan = plan_attention(SequenceLayout({64}, 1, ulysses), part, u);
+        CHECK(plan.head_split.query_heads_of.back().end == queries.size());
+        CHECK((queries.empty() || plan.head_split.kv_heads_of.back().end == keys.size()));
+        const Range own = plan.head_split.query_heads_of[u];
+        const std::vector<int64_t> kv_of = plan.head_split.kv_head_of(u);
+        int64_t q = 0;  // of this rank
+        for (const HeadChunk& chunk : plan.head_chunks) {
+          for (const HeadGroup& group : chunk.groups) {
+            const int64_t per_kv = group.query_heads.size() / group.kv_heads.size();
+            for (int64_t h = group.query_heads.begin; h < group.query_heads.end; ++h, ++q) {
+              const int64_t kv = (queries.begin + own.begin + h) / (heads / kv_heads);
+              const int64_t found = group.kv_heads.begin + (h - group.query_heads.begin) / per_kv;
+              CHECK(keys.begin + plan.head_split.kv_heads_of[u].begin + found == kv);
+              CHECK(kv_of[h] == found);
+            }
+          }
+        }
+        CHECK(q == own.size());
+      }
+    }
+    CHECK(next_head == heads);
+  }
+  const SequenceLayout two(std::vector<int64_t>{64}, 1, 2);
+  CHECK_THROWS_WITH(plan_attention(two, part_of_heads({3, 3, 8}, 3, 1), 0),
+                    "attention: ulysses size 2 exceeds the 1 query heads of a tensor rank; use a "
+                    "ring axis for the rest");
+  // A rank without heads attends nothing, on all Ulysses ranks alike.
+  const auto none = plan_attention(two, part_of_heads({3, 3, 8}, 4, 3), 1);
+  CHECK(none.head_chunks.empty());
+  CHECK(none.traffic == Traffic{});
+  CHECK_THROWS_AS(split_heads({4, 2, 8, Range{3, 5}}, 1), std::invalid_argument);
+  CHECK_THROWS_AS(part_of_heads({4, 2, 8}, 2, 2), std::out_of_range);
+}
+
 TEST_CASE("the work of all ranks equals what their plans say") {
   std::mt19937 rng(14);
   for (int trial = 0; trial < 80; ++trial) {
@@ -295,7 +343,8 @@ TEST_CASE("the work of all ranks equals what their plans say") {
       for (const RingImpl backward : {RingImpl::kP2p, RingImpl::kAllGather}) {
         const PlanOptions options{impl, 0, trial % 4 == 3 ? trial % 13 + 1 : 0, trial % 5 != 0,
                                   backward};
-        const HeadShape heads{6, 2, 8};
+        const HeadShape heads{6, 2, 8,
+                              trial % 2 == 0 ? std::nullopt : std::make_optional(Range{1, 5})};
         const auto work = work_of_ranks(layout, heads, options);
         REQUIRE(static_cast<int64_t>(work.size()) == ring * ulysses);
         for (int64_t rank = 0; rank < ring * ulysses; ++rank) {

@@ -5,10 +5,12 @@
 
 #include <ATen/Parallel.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "sp/attention/block_attention.h"
+#include "sp/attention/key_parts.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 
@@ -147,6 +149,59 @@ TEST_CASE("the number of threads changes no bit") {
     CHECK(same_bits(tiled(x, sp::kEarlierKeys), alone));
   }
   at::set_num_threads(threads);
+}
+
+TEST_CASE("threads that share a key/value head change no bit") {
+  at::manual_seed(8);
+  const int threads = at::get_num_threads();
+  // Of one block: more threads than key/value heads, or heads that do not divide among them.
+  for (const auto& [kv_heads, queries, keys] :
+       std::vector<std::array<int64_t, 3>>{{1, 1300, 1300}, {3, 1290, 1290}, {1, 300, 1400}}) {
+    const Operands x = random_operands(1, queries, keys, 2 * kv_heads, kv_heads, 16);
+    for (const sp::VisibleKeys& visible :
+         {queries == keys ? sp::kEarlierKeys : sp::VisibleKeys{}, sp::VisibleKeys{-400, 70}}) {
+      at::set_num_threads(1);
+      const Result alone = tiled(x, visible);
+      for (const int count : {2, 4, 5}) {
+        CAPTURE(kv_heads, queries, count);
+        REQUIRE(sp::key_part_count(kv_heads, count, keys) == count);
+        at::set_num_threads(count);
+        for (int again = 0; again < 3; ++again) {
+          CHECK(same_bits(tiled(x, visible), alone));
+        }
+      }
+      if (visible == sp::kEarlierKeys && kv_heads == 1) {
+        check_close(alone, in_fp64(x, visible), 2e-6);
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_CASE("key tiles are cut into ranges of about equal work that leave none out") {
+  for (const int64_t parts : {2, 3, 7}) {
+    const int64_t keys = 64 * 100 - 5;
+    const auto ranges = sp::key_parts(sp::kEarlierKeys, keys, keys, parts);
+    REQUIRE(static_cast<int64_t>(ranges.size()) == parts);
+    int64_t next = 0;
+    for (const sp::TileRange& range : ranges) {
+      CHECK(range.begin == next);
+      next = range.end;
+      int64_t work = 0;  // query tiles that see the key tile
+      for (int64_t tile = range.begin; tile < range.end; ++tile) {
+        work += 100 - tile;
+      }
+      CHECK(std::abs(work * parts - 5050) <= 100 * parts);
+    }
+    CHECK(next == 100);
+  }
+  // Where no query sees a key, ranges are empty or not, but still cover all.
+  CHECK(sp::key_parts({5000, 6000}, 128, 640, 3).back().end == 10);
+  CHECK(sp::key_part_count(2, 2, 8192) == 1);   // a head each
+  CHECK(sp::key_part_count(3, 2, 8192) == 2);   // one thread would have two of them
+  CHECK(sp::key_part_count(39, 2, 8192) == 1);  // one of 39 does not matter
+  CHECK(sp::key_part_count(1, 2, 256) == 1);    // too short
+  CHECK(sp::key_part_count(1, 1, 8192) == 1);
 }
 
 TEST_CASE("scores of any size are shifted before they are raised") {

@@ -57,7 +57,7 @@ Measured load(const rl::Config& config) {
   const rl::ParallelConfig& parallel = config.parallel;
   sp::MeshShape mesh;
   mesh.dp_shard = parallel.data_parallel_shard_size;
-  standin::run_standin_ranks(
+  standin::run_standin_ranks_in_memory(
       mesh,
       [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
         const engine::ComputeContext context = rl::compute_context(config, comms);
@@ -81,12 +81,13 @@ int64_t load_reference(const rl::Config& config) {
   standin::Scope scope;
   sp::MeshShape mesh;
   mesh.dp_shard = config.parallel.data_parallel_shard_size;
-  standin::run_standin_ranks(
+  standin::run_standin_ranks_in_memory(
       mesh,
       [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
-        const auto policy = rl::load_policy(config, rl::compute_context(config, comms));
+        const engine::LanguageModel policy(
+            rl::load_policy(config, rl::compute_context(config, comms)));
         const int64_t before = scope.current_bytes(static_cast<int>(ranks.rank()));
-        const auto reference = rl::make_reference(config, *policy, comms);
+        const auto reference = rl::make_reference(config, policy, comms);
         REQUIRE(reference != nullptr);
         if (ranks.rank() == 0) {
           kept = scope.current_bytes(0) - before;
@@ -196,14 +197,16 @@ TEST_CASE("a whole copy of a policy in host memory is on the device, in the comp
   standin::Scope scope;
   sp::MeshShape mesh;
   mesh.dp_shard = 2;
-  standin::run_standin_ranks(
+  standin::run_standin_ranks_in_memory(
       mesh,
       [&](const sp::Mesh& ranks, const sp::ProcessGroups& comms, c10::Device) {
-        const auto policy = rl::load_policy(config, rl::compute_context(config, comms));
+        const engine::LanguageModel policy(
+            rl::load_policy(config, rl::compute_context(config, comms)));
         const int64_t before = scope.current_bytes(static_cast<int>(ranks.rank()));
         std::unique_ptr<engine::Decoder> whole;
         engine::export_weights(
-            *policy, [&](engine::UnitExport& units) { whole = engine::whole_copy(units); },
+            engine::WeightView(policy.stages()),
+            [&](engine::UnitExport& units) { whole = engine::whole_copy(units); },
             *comms.control(sp::axes::kLoss));
         const int64_t bytes = scope.current_bytes(static_cast<int>(ranks.rank())) - before;
         CHECK(static_cast<double>(bytes) ==

@@ -37,6 +37,7 @@ struct PassLayout {
     config.ringattn_parallel_size = mesh.ring;
     config.ulysses_parallel_size = mesh.ulysses;
     config.expert_parallel_size = mesh.expert;
+    config.tensor_parallel_size = mesh.tensor;
     config.cp_fsdp_mode = stage > 0 ? rl::CpFsdpMode::kAll : rl::CpFsdpMode::kNone;
     config.zero_stage = stage > 0 ? stage : 3;
     return config;
@@ -61,8 +62,10 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
   shape.entries = batch.num_entries();
   shape.query_heads = batch.any_plan().local_query_heads();
   shape.kv_heads = batch.any_plan().local_kv_heads();
-  shape.logit_rows =
-      engine::token_score_rows(options, config.vocab_size, layout.activations.logit_chunk_bytes);
+  shape.tensor_ranks = layout.mesh.tensor;
+  shape.state.tensor_ranks = layout.mesh.tensor;
+  const int64_t words = sp::even_part(config.vocab_size, layout.mesh.tensor, 0).size();
+  shape.logit_rows = engine::token_score_rows(options, words, layout.activations.logit_chunk_bytes);
   shape.logit_bytes = engine::bytes_per_logit(options);
   shape.ring_ranks = batch.any_plan().ring_size();
   shape.gathers_kv = batch.any_plan().options.ring_impl == sp::RingImpl::kAllGather;
@@ -100,6 +103,7 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     engine::ComputeContext context(dtype, device);
     context.sharding = rl::make_sharding(layout.parallel(), comms);
     context.experts = rl::make_expert_sharding(layout.parallel(), comms);
+    context.tensor = rl::make_tensor_sharding(layout.parallel(), comms);
     context.host_master = layout.optimizer_on_host;
     engine::WeightStorage storage;
     if (layout.adapters) {
@@ -116,8 +120,9 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     sp::SequenceOptions options;
     options.plan.ring_impl = layout.ring_impl;
     options.placement = layout.placement;
-    const auto batches =
-        sp::collate(documents, mesh, engine::collator_options(config, tokens, options));
+    const auto batches = sp::collate(
+        documents, mesh,
+        engine::collator_options(config, tokens, options, engine::tensor_place(context)));
     TORCH_CHECK(batches.size() == 1, batches.size(), " micro-batches");
     const std::vector<engine::ModelInput> inputs{
         {&batches[0], at::ones({batches[0].num_entries()})}};
@@ -137,7 +142,7 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
           config, context, pass_shape(batches[0], config, layout, mesh, context.compute_options()));
     }
   };
-  run_standin_ranks(layout.mesh, body, deadline, rl::sharding_axes(layout.parallel()));
+  run_standin_ranks_in_memory(layout.mesh, body, deadline, rl::sharding_axes(layout.parallel()));
   pass.reports = scope.text();
   return pass;
 }

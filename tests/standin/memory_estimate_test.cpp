@@ -79,6 +79,32 @@ TEST_CASE("the peak of device memory is within 5 % of what shapes predict") {
   }
 }
 
+TEST_CASE("the peak of a tensor rank is predicted") {
+  using engine::Recompute;
+  const auto on = [](int64_t tensor, const engine::ActivationOptions& activations,
+                     int64_t shard = 1) {
+    standin::PassLayout layout{{}, activations};
+    layout.mesh.tensor = tensor;
+    layout.mesh.dp_shard = shard;
+    layout.stage = shard > 1 ? 3 : 0;
+    return layout;
+  };
+  for (const auto& [name, layout] : std::vector<std::pair<const char*, standin::PassLayout>>{
+           {"tensor 2", on(2, {})},
+           {"tensor 3", on(3, {})},
+           {"tensor 2, recomputed", on(2, {Recompute::kFull})},
+           {"tensor 2, without attention", on(2, {Recompute::kSelective})},
+           {"tensor 2, shard 2, recomputed", on(2, {Recompute::kFull}, 2)}}) {
+    CAPTURE(name);
+    const standin::MeasuredPass pass = train(layout, 6);
+    const double ratio =
+        static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak);
+    std::cout << name << ": peak " << pass.peak << " bytes, predicted / measured " << ratio << "\n";
+    CHECK(ratio > 0.95);
+    CHECK(ratio < 1.05);
+  }
+}
+
 TEST_CASE("the peak with adapters beside frozen or quantised weights is predicted") {
   using engine::QuantisedFormat;
   using engine::Recompute;
@@ -184,12 +210,20 @@ TEST_CASE("the peak with adapters beside latent attention is predicted") {
 TEST_CASE("the peak of layers with other norms or an MLP without a gate is predicted") {
   using engine::Recompute;
   engine::ModelConfig both = estimated_model(6), behind = both, ungated = both;
+  engine::ModelConfig whole_heads = both, partial = both;
   both.norm_place = engine::NormPlace::kBoth;
   behind.norm_place = engine::NormPlace::kAfter;
+  // As OLMo 2: one norm over all query heads together, and one over all key heads.
+  whole_heads.norm_place = engine::NormPlace::kAfter;
+  whole_heads.attention.qk_norm = false;
+  whole_heads.attention.joint_qk_norm = true;
+  partial.attention.rotary_dim = 6;
   ungated.blocks.assign(
       6, {engine::TokenMixerKind::kSoftmaxAttention, engine::ChannelMixerKind::kSquaredReluMlp});
   for (const auto& [name, config] : {std::pair{"norms before and behind", both},
                                      {"norms behind", behind},
+                                     {"norms behind and of whole heads", whole_heads},
+                                     {"RoPE of half a head", partial},
                                      {"squared ReLU", ungated}}) {
     for (const standin::PassLayout& layout :
          std::vector<standin::PassLayout>{{{1, 1, 1}, {}},

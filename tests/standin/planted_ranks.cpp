@@ -7,7 +7,8 @@
 namespace ringside::standin {
 namespace {
 
-// Deadline of programs that hang when the fault is planted.
+// Deadline of programs that hang when the fault is planted. It counts from the first wait; so both
+// ranks launch everything that the report is to name before either waits (meet()).
 constexpr std::chrono::milliseconds kShort{150};
 
 void on_both_ranks(const std::function<void(const TwoRankContext&)>& body,
@@ -92,6 +93,7 @@ void two_communicators_in_different_orders(bool planted) {
         const bool swapped = planted && context.rank == 1;
         const auto one = all_reduce(swapped ? context.second : context.first, swapped ? y : x);
         const auto other = all_reduce(swapped ? context.first : context.second, swapped ? x : y);
+        context.meet();
         one->wait();
         other->wait();
         (x.sum() + y.sum()).item<float>();
@@ -140,6 +142,7 @@ void both_send_first(bool planted) {
         } else {
           works = {receive(context.first, y, peer), send(context.first, x, peer)};
         }
+        context.meet();
         works[0]->wait();
         works[1]->wait();
         y.sum().item<float>();
@@ -166,6 +169,42 @@ void strided_tensor_in_a_collective(bool planted) {
   on_both_ranks([=](const TwoRankContext& context) {
     const at::Tensor x = context.ones({4, 4}).t().narrow(0, 0, 2);
     all_reduce(context.first, planted ? x : x.contiguous())->wait();
+  });
+}
+
+// The sum of tensor-parallel ranks' partial results, whose parts have not all arrived.
+void partial_sums_read_early(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const at::Tensor partial = context.ones({4, 2}), received = at::empty_like(partial);
+    const auto work = all_to_all(context.first, received, partial);
+    if (!planted) {
+      work->wait();
+    }
+    received.narrow(0, 0, 2) + received.narrow(0, 2, 2);
+    work->wait();
+  });
+}
+
+// Rows of a layer gathered into the buffer that a product of the layer before still reads.
+void gather_buffer_reused(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    const c10::Stream side = side_stream(context.rank);
+    const at::Tensor own = context.ones({2, 3}), weight = context.ones({3, 3});
+    const at::Tensor rows = at::empty({4, 3}, own.options());
+    all_gather(context.first, rows, own)->wait();
+    order(main_stream(context.rank), side);
+    at::Tensor product;
+    {
+      const c10::StreamGuard on(side);
+      product = rows.mm(weight);
+    }
+    if (!planted) {
+      order(side, main_stream(context.rank));
+    }
+    all_gather(context.first, rows, own)->wait();
+    order(side, main_stream(context.rank));
+    product.sum();
+    order(main_stream(context.rank), side);  // the owner of the product, which is freed here
   });
 }
 
@@ -226,6 +265,12 @@ std::vector<PlantedFault> faults_between_ranks() {
        cpu_tensor_in_a_collective},
       {"strided tensor in a collective", thrown("the tensor must be contiguous"),
        strided_tensor_in_a_collective},
+      {"partial sums of tensor ranks read before they arrived",
+       reported(Fault::kUnorderedRead, "not ordered after alltoall [first] on standin:0"),
+       partial_sums_read_early},
+      {"gathered rows replaced while a product reads them",
+       reported(Fault::kUnorderedWrite, "allgather [first] on standin:0 communicator first writes"),
+       gather_buffer_reused},
       {"uninitialised input of a collective",
        reported(Fault::kUninitialisedRead, "allreduce [first] reads device memory"),
        uninitialised_input},

@@ -97,8 +97,8 @@ Passes measure(const test::ShardLayout& layout) {
       passes.micro_batches = static_cast<int64_t>(inputs.size());
     }
   };
-  standin::run_standin_ranks(rl::mesh_shape(parallel), body, std::chrono::seconds(20),
-                             rl::sharding_axes(parallel));
+  standin::run_standin_ranks_in_memory(rl::mesh_shape(parallel), body, std::chrono::seconds(20),
+                                       rl::sharding_axes(parallel));
   CHECK(scope.text() == "");
   return passes;
 }

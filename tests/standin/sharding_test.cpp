@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "tests/standin/sharded_outcome.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
@@ -16,31 +17,12 @@ namespace {
 using Layout = test::ShardLayout;
 using Outcome = test::ShardOutcome;
 
-Outcome train(const Layout& layout, at::ScalarType dtype, bool on_standin) {
-  Outcome outcome;
-  const auto body = [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-    engine::ModelConfig model = test::tiny_config();
-    if (layout.expert > 1) {
-      model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
-    }
-    auto own = test::train_sharded(layout, model, dtype, at::kFloat, 3, mesh, groups);
-    if (mesh.rank() == 0) {
-      outcome = std::move(own);
-    }
-  };
-  const rl::ParallelConfig parallel = layout.config();
-  const auto axes = rl::sharding_axes(parallel);
-  if (on_standin) {
-    standin::run_standin_ranks(
-        rl::mesh_shape(parallel),
-        [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups, c10::Device) {
-          body(mesh, groups);
-        },
-        std::chrono::seconds(20), axes);
-  } else {
-    test::run_ranks(rl::mesh_shape(parallel), body, std::chrono::seconds(30), axes);
+Outcome sharded_outcome(const Layout& layout, at::ScalarType dtype, bool on_standin) {
+  engine::ModelConfig model = test::tiny_config();
+  if (layout.expert > 1) {
+    model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
   }
-  return outcome;
+  return test::train_sharded_on(on_standin, layout, model, dtype, 3);
 }
 
 }  // namespace
@@ -68,9 +50,9 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
   for (const Layout& layout : layouts) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       CAPTURE(layout.name(), dtype);
-      const Outcome expected = train(layout, dtype, /*on_standin=*/false);
+      const Outcome expected = sharded_outcome(layout, dtype, /*on_standin=*/false);
       const standin::Scope scope;
-      const Outcome found = train(layout, dtype, /*on_standin=*/true);
+      const Outcome found = sharded_outcome(layout, dtype, /*on_standin=*/true);
       CHECK(scope.text() == "");
       CHECK(found.losses == expected.losses);
       CHECK(found.norms == expected.norms);
@@ -100,7 +82,7 @@ TEST_CASE("between steps a rank of a shard of W holds 16 bytes of a W-th of the 
       const auto parallel = layout.config();
       int64_t bytes = 0;
       standin::Scope scope;
-      standin::run_standin_ranks(
+      standin::run_standin_ranks_in_memory(
           rl::mesh_shape(parallel),
           [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups, c10::Device) {
             rl::Config config;

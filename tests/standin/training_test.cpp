@@ -42,14 +42,14 @@ void train(const rl::Config& config, const fs::path& run_dir, const sp::Mesh& me
 void check_same_bits(const rl::Config& config) {
   const test::TemporaryDirectory cpu, device;
   const auto axes = rl::sharding_axes(config.parallel);
-  test::run_ranks(
+  test::run_ranks_in_memory(
       rl::mesh_shape(config.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
         train(config, cpu.path(), mesh, comms);
       },
-      std::chrono::seconds(30), axes);
+      axes);
   const standin::Scope scope;
-  standin::run_standin_ranks(
+  standin::run_standin_ranks_in_memory(
       rl::mesh_shape(config.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
         train(config, device.path(), mesh, comms);
@@ -104,6 +104,16 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
                    kAlgorithms[0],
                    kDtypes[0],
                    {"experts of 2 ranks", {"parallel.expert_parallel_size=2"}}});
+  // Tensor ranks: a critic beside latent attention and experts, and delta nets on half of the
+  // heads.
+  cases.push_back({deepseek, kLayouts[7], kAlgorithms[1], kDtypes[1], kRecomputations[2]});
+  cases.push_back({hybrid,
+                   kLayouts[7],
+                   kAlgorithms[0],
+                   kDtypes[0],
+                   kRecomputations[1],
+                   {"ring 2, experts of 4 ranks",
+                    {"parallel.ringattn_parallel_size=2", "parallel.expert_parallel_size=4"}}});
   cases.push_back({qwen3, kLayouts[0], kAlgorithms[1], kDtypes[0], kRecomputations[0]});
   cases.push_back({qwen3, kLayouts[2], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   cases.push_back({qwen3, kLayouts[1], kAlgorithms[2], kDtypes[1], kRecomputations[0]});
@@ -126,18 +136,18 @@ TEST_CASE("training on the stand-in has the CPU's bits") {
 standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) {
   const test::TemporaryDirectory directory;
   standin::Scope scope;
-  standin::run_standin_ranks(
+  standin::run_standin_ranks_in_memory(
       rl::mesh_shape(config.parallel),
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms, c10::Device) {
         rl::TrainingRun run({config, directory.path(), 1, {}}, mesh, comms);
         rl::Learner learner(config, run.ranks(), run.policy(), run.state());
         auto batch = rl::make_step_batch(
             rl::read_rollout_file(kGoldens / "plain.jsonl", config.rollout.group_size), config);
-        comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "every rank is ready");
+        comms.control(sp::axes::kWorld)->all_gather(at::zeros({1}), "every rank is ready");
         if (mesh.rank() == 0) {
           scope.reset_counts();
         }
-        comms.control(sp::axes::kLoss)->all_gather(at::zeros({1}), "counts begin");
+        comms.control(sp::axes::kWorld)->all_gather(at::zeros({1}), "counts begin");
         auto mini_batches = learner.collate(batch);
         learner.score(mini_batches, batch);
         learner.compute_advantages(batch);
@@ -146,7 +156,8 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
           optimizer_steps = static_cast<int64_t>(updates.policy.size() + updates.critic.size());
           REQUIRE(mini_batches.front().micro_batches.size() > 1);
         }
-      });
+      },
+      std::chrono::seconds(20), rl::sharding_axes(config.parallel));
   CHECK(scope.text() == "");
   return scope.counts(0);
 }
@@ -171,6 +182,7 @@ TEST_CASE("a step waits for the device once an optimizer step and once for its s
   }
   cases.push_back({kLayouts[2], kAlgorithms[0], kDtypes[2], kRecomputations[3]});
   cases.push_back({kLayouts[2], kAlgorithms[0], kRecomputations[4]});
+  cases.push_back({kLayouts[7], kAlgorithms[1], kDtypes[1], kRecomputations[1]});
   for (const std::vector<Part>& parts : cases) {
     std::vector<Part> all{models.part("qwen3_tied")};
     std::string name;

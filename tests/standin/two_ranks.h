@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <array>
+#include <barrier>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -21,8 +22,11 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 struct TwoRankContext {
   int rank;
   BackendPtr first, second;
+  std::barrier<>* both;
 
   at::Tensor ones(at::IntArrayRef size) const { return at::ones(size, on_device(rank)); }
+  // Blocks: until the other rank has called it too, or has ended.
+  void meet() const { both->arrive_and_wait(); }
 };
 
 // Runs `body` on both ranks. Returns what each rank threw, "" where it threw nothing.
@@ -32,6 +36,7 @@ inline std::array<std::string, 2> run_two_ranks(
   const auto fabric = make_fabric(deadline);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::array<std::string, 2> errors;
+  std::barrier<> both(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -39,8 +44,9 @@ inline std::array<std::string, 2> run_two_ranks(
         at::set_num_threads(1);
         const engine::RankThread thread(device(rank));
         body({rank, connect_backend(fabric, store, "first", rank, {0, 1}),
-              connect_backend(fabric, store, "second", rank, {0, 1})});
+              connect_backend(fabric, store, "second", rank, {0, 1}), &both});
       });
+      both.arrive_and_drop();
     });
   }
   for (std::thread& thread : threads) {
@@ -57,6 +63,12 @@ inline c10::intrusive_ptr<c10d::Work> all_reduce(const BackendPtr& backend, cons
 inline c10::intrusive_ptr<c10d::Work> all_gather(const BackendPtr& backend, at::Tensor out,
                                                  at::Tensor in) {
   return backend->_allgather_base(out, in);
+}
+
+inline c10::intrusive_ptr<c10d::Work> all_to_all(const BackendPtr& backend, at::Tensor out,
+                                                 at::Tensor in) {
+  std::vector<int64_t> equal;
+  return backend->alltoall_base(out, in, equal, equal);
 }
 
 inline c10::intrusive_ptr<c10d::Work> send(const BackendPtr& backend, const at::Tensor& x, int to) {

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,22 @@ class HostStagedCommunicator final : public sp::Communicator {
     return std::make_unique<StagedTransfer>(std::move(transfer), std::move(staged), receive);
   }
 
+  std::vector<std::unique_ptr<sp::Transfer>> do_start_transfers(
+      std::span<const sp::PointToPoint> transfers) override {
+    std::vector<sp::PointToPoint> staged(transfers.begin(), transfers.end());
+    for (sp::PointToPoint& one : staged) {
+      one.tensor = one.kind == sp::PointToPoint::Kind::kSend
+                       ? one.tensor.cpu()
+                       : at::empty(one.tensor.sizes(), one.tensor.options().device(at::kCPU));
+    }
+    auto started = host_->start_transfers(staged, kTag);
+    for (std::size_t i = 0; i < staged.size(); ++i) {
+      started[i] = std::make_unique<StagedTransfer>(std::move(started[i]), staged[i].tensor,
+                                                    transfers[i].tensor);
+    }
+    return started;
+  }
+
  private:
   static constexpr const char* kTag = "staged";
 
@@ -90,8 +107,9 @@ class HostStagedCommunicator final : public sp::Communicator {
 };
 
 // A rank's communicators for attention, staged through the host.
-inline sp::ProcessGroups host_staged(const sp::ProcessGroups& comms) {
+inline sp::ProcessGroups host_staged(const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
   return sp::ProcessGroups(
+      mesh,
       [&](sp::Axes axes) { return std::make_shared<HostStagedCommunicator>(comms.tensors(axes)); },
       [&](sp::Axes axes) { return comms.control(axes); });
 }

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -175,6 +176,30 @@ class MemoryCommunicator final : public sp::Communicator {
     });
   }
 
+  std::vector<std::unique_ptr<sp::Transfer>> do_start_transfers(
+      std::span<const sp::PointToPoint> transfers) override {
+    std::vector<std::unique_ptr<sp::Transfer>> started;
+    for (const sp::PointToPoint& one : transfers) {
+      const auto name = [&](int64_t target) {
+        return group_ + "message to " + std::to_string(target);
+      };
+      if (one.kind == sp::PointToPoint::Kind::kSend) {
+        hub_->post({name(one.peer), sent_[one.peer]++, rank_}, {one.tensor.detach().clone()}, 1);
+        started.push_back(std::make_unique<MemoryTransfer>([] {}));
+        continue;
+      }
+      const MemoryHub::Key key{name(rank_), received_[one.peer]++, one.peer};
+      started.push_back(std::make_unique<MemoryTransfer>([hub = hub_, key, to = one.tensor] {
+        const at::Tensor values = hub->take(key).values;
+        TORCH_CHECK(values.sizes() == to.sizes() && values.scalar_type() == to.scalar_type(),
+                    "rank ", std::get<2>(key), " sent ", values.scalar_type(), " ", values.sizes(),
+                    ", ", to.scalar_type(), " ", to.sizes(), " was expected");
+        at::Tensor(to).copy_(values);
+      }));
+    }
+    return started;
+  }
+
  private:
   // Sends `message` to every rank, and calls `receive` with those of all when they are there.
   template <class Receive>
@@ -198,6 +223,7 @@ class MemoryCommunicator final : public sp::Communicator {
   int64_t size_;
   int64_t collectives_ = 0;
   int64_t transfers_ = 0;
+  std::map<int64_t, int64_t> sent_, received_;  // messages so far, by peer
 };
 
 // The groups of one rank over a hub that all ranks share. more: axes of further groups.
@@ -211,7 +237,7 @@ inline sp::ProcessGroups memory_groups(const sp::Mesh& mesh, const std::shared_p
     return std::make_shared<MemoryCommunicator>(hub, sp::group_name(mesh, axes),
                                                 mesh.coordinate(axes), mesh.size(axes));
   };
-  return sp::ProcessGroups(connect, nullptr, c10::Device(c10::kCPU), more);
+  return sp::ProcessGroups(mesh, connect, nullptr, c10::Device(c10::kCPU), more);
 }
 
 }  // namespace ringside::test

@@ -61,18 +61,20 @@ inline void run_threads(int64_t world_size, const std::function<void(int64_t)>& 
   }
 }
 
-// Runs `body` once for each rank of the mesh, connected by Gloo on loopback.
+// Runs `body` once for each rank of the mesh, connected by Gloo on loopback, or by the transport.
 // Blocks: until all have ended; a collective at most `collective_timeout`.
 // Throws: the first exception of a rank.
 inline void run_ranks(sp::MeshShape shape, const RankBody& body,
                       std::chrono::milliseconds collective_timeout = std::chrono::seconds(30),
-                      const std::vector<sp::Axes>& more = fully_sharded_axes()) {
+                      const std::vector<sp::Axes>& more = fully_sharded_axes(),
+                      sp::RankTransport transport = sp::RankTransport::kGloo) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   run_threads(
       shape.world_size(),
       [&](int64_t rank) {
         const sp::Mesh mesh(shape, rank);
-        const auto comms = sp::connect_groups(mesh, store, "127.0.0.1", collective_timeout, more);
+        const auto comms =
+            sp::connect_groups(mesh, {store, "127.0.0.1", collective_timeout, transport}, more);
         body(mesh, comms);
       },
       [] {});

@@ -5,12 +5,19 @@
 #include <ATen/core/grad_mode.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/models/acting_values.h"
+#include "engine/models/pipeline.h"
+#include "engine/models/random_weights.h"
+#include "engine/models/weight_export.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "rl/data/training_batch.h"
@@ -37,6 +44,12 @@ struct ShardLayout {
   sp::Placement placement = sp::Placement::kDocumentAware;
   int64_t micro_batch_tokens = 24;
   engine::BalanceOptions balance = {};
+  int64_t tensor = 1;
+  int64_t lora_rank = 0;                             // 0: all parameters are trained
+  std::optional<engine::QuantisedFormat> base = {};  // of the adapters
+  int64_t pipeline = 1, stages_per_rank = 1;
+  sp::PipelineSchedule schedule = sp::PipelineSchedule::kOneForwardOneBackward;
+  int64_t warm_up = 0;
 
   // The keys parallel.* of this layout.
   rl::ParallelConfig config() const {
@@ -46,6 +59,9 @@ struct ShardLayout {
     parallel.ringattn_parallel_size = ring;
     parallel.ulysses_parallel_size = ulysses;
     parallel.expert_parallel_size = expert;
+    parallel.pipeline_parallel_size = pipeline;
+    parallel.stages_per_rank = stages_per_rank;
+    parallel.tensor_parallel_size = tensor;
     parallel.cp_fsdp_mode = mode;
     parallel.zero_stage = stage;
     return parallel;
@@ -57,20 +73,33 @@ struct ShardLayout {
            std::string(rl::to_string(mode)) + " stage " + std::to_string(stage) + " recompute " +
            std::to_string(static_cast<int>(activations.recompute)) + " offload " +
            std::string(rl::to_string(offload)) + (offload_parameters ? " and parameters" : "") +
+           (pipeline > 1 ? " pipeline " + std::to_string(pipeline) + " x " +
+                               std::to_string(stages_per_rank) + " schedule " +
+                               std::to_string(static_cast<int>(schedule)) + " warm-up " +
+                               std::to_string(warm_up)
+                         : "") +
            (expert > 1 ? " expert " + std::to_string(expert) : "") +
+           (tensor > 1 ? " tensor " + std::to_string(tensor) : "") +
+           (lora_rank > 0 ? " lora " + std::to_string(lora_rank) : "") +
+           (!base                                    ? ""
+            : *base == engine::QuantisedFormat::kNf4 ? " nf4"
+                                                     : " int8") +
            (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
            (shared_prefix ? "" : " unshared");
   }
 };
 
 struct ShardOutcome {
-  std::vector<at::Tensor> weights;  // of every unit, whole
+  std::vector<at::Tensor> weights;  // of every unit of an export, whole, as they act
   std::vector<double> losses, norms;
   std::vector<double> balance_losses;  // with layout.balance
-  int64_t micro_batches = 0;           // a step
-  int64_t empty_micro_batches = 0;     // of all ranks together
+  // Bytes of attention and between tensor ranks in the last step, sent and predicted, of rank 0.
+  double sent_bytes = 0.0, predicted_bytes = 0.0;
+  int64_t micro_batches = 0;        // a step
+  int64_t empty_micro_batches = 0;  // of all ranks together
   // Bytes that rank 0 sent in the group of the shard, and of its experts' shard, by tag.
   std::map<std::string, int64_t> sent;
+  int64_t stage_bytes = 0;  // that rank 0 sent to other stages in training passes
 };
 
 // Documents of unequal lengths, of which a budget of 24 tokens makes several micro-batches.
@@ -110,6 +139,27 @@ inline void draw_corrections(engine::Decoder& decoder) {
   }
 }
 
+// This rank's stages of a model of random weights: one without a pipeline.
+inline std::vector<std::unique_ptr<engine::Decoder>> random_stages(
+    const ShardLayout& layout, const engine::ModelConfig& model,
+    const engine::ComputeContext& context) {
+  std::vector<std::unique_ptr<engine::Decoder>> stages;
+  for (const engine::Stage& stage : engine::own_stages(model, context.pipeline.get())) {
+    engine::RandomWeights draw(model, 3, 0.3);
+    auto decoder = std::make_unique<engine::Decoder>(
+        model, stage, context,
+        engine::WeightStorage{.frozen = layout.lora_rank > 0, .projections = layout.base},
+        std::ref(draw));
+    draw_corrections(*decoder);
+    if (layout.lora_rank > 0) {
+      decoder->add_adapters({layout.lora_rank, 16.0, engine::adapter_targets()}).init_random(5);
+    }
+    decoder->set_activation_options(layout.activations);
+    stages.push_back(std::move(decoder));
+  }
+  return stages;
+}
+
 // `steps` optimizer steps of the model on this rank. wire: dtype in which gradients are sent.
 // Groups need those of rl::sharding_axes().
 // Collective over: the world.
@@ -125,12 +175,15 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   config.optimizer.offload = layout.offload;
   engine::ComputeContext context = rl::compute_context(config, groups);
   context.reduce = wire;
-  auto decoder = std::make_unique<engine::Decoder>(model, context);
-  decoder->init_random(3, 0.3);
-  draw_corrections(*decoder);
-  decoder->set_activation_options(layout.activations);
-  engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
-                             engine::AdamWOptions{.weight_decay = 0.1});
+  if (context.pipeline != nullptr) {
+    auto pipeline = std::make_shared<engine::Pipeline>(*context.pipeline);
+    pipeline->schedule = layout.schedule;
+    pipeline->warm_up = layout.warm_up;
+    context.pipeline = std::move(pipeline);
+  }
+  engine::ModelRunner runner(
+      std::make_unique<engine::LanguageModel>(random_stages(layout, model, context)), groups,
+      engine::AdamWOptions{.weight_decay = 0.1});
   runner.balance_experts(layout.balance);
   sp::SequenceOptions sequence;
   sequence.plan.ring_impl = layout.ring_impl;
@@ -138,7 +191,8 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   sequence.placement = layout.placement;
   const rl::LocalBatch local{
       sp::collate(uneven_documents(layout.documents), mesh,
-                  engine::collator_options(model, layout.micro_batch_tokens, sequence)),
+                  engine::collator_options(model, layout.micro_batch_tokens, sequence,
+                                           engine::tensor_place(context))),
       0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
@@ -152,14 +206,22 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   for (int64_t step = 0; step < steps; ++step) {
     at::Tensor loss =
         at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(groups.device()));
-    runner.train(inputs, [&](const engine::HeadOutput& output, auto columns_n) {
-      at::Tensor sum = entropy_loss(output, columns_n);
-      loss += sum.detach().to(at::kDouble);
-      return sum;
-    });
+    const engine::SequenceWork work =
+        runner.train(inputs, [&](const engine::HeadOutput& output, auto columns_n) {
+          at::Tensor sum = entropy_loss(output, columns_n);
+          loss += sum.detach().to(at::kDouble);
+          return sum;
+        });
+    outcome.sent_bytes = work.sent_bytes;
+    outcome.predicted_bytes = work.predicted_bytes;
     at::Tensor total = loss.cpu();
-    groups.control(sp::axes::kLoss)->all_reduce_sum(total, "test");
+    groups.control(sp::axes::kEntries)->all_reduce_sum(total, "test");
     outcome.losses.push_back(total.item<double>());
+    if (context.pipeline != nullptr) {
+      // Before the step, which sends numbers of units too.
+      outcome.stage_bytes += context.pipeline->line->sent_bytes().at(engine::kPipelineTag);
+      context.pipeline->line->reset_counters();
+    }
     const engine::StepResult result = runner.step(1e-2, 0.5);
     outcome.norms.push_back(result.grad_norm);
     if (result.balance_loss) {
@@ -172,9 +234,20 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
       outcome.sent[tag] += bytes;
     }
   }
-  for (const engine::ParamUnit* unit : runner.model().units()) {
-    outcome.weights.push_back(unit->gathered().gather_flat().cpu().clone());
+  if (context.pipeline == nullptr) {
+    for (std::size_t unit = 0; unit < runner.decoder().parameters().export_plans().size(); ++unit) {
+      outcome.weights.push_back(effective_values(runner.decoder(), unit).cpu().clone());
+    }
+    return outcome;
   }
+  const auto stages = std::as_const(runner).model().stages();
+  const engine::WeightSink take = [&](engine::UnitExport& units) {
+    while (const auto unit = units.next()) {
+      outcome.weights.push_back(unit->values().cpu().clone());
+    }
+  };
+  engine::export_weights(engine::WeightView(stages), mesh.rank() == 0 ? take : engine::WeightSink(),
+                         *groups.control(sp::axes::kWorld));
   return outcome;
 }
 

@@ -78,7 +78,8 @@ class StandinBackend final : public engine::DeviceBackend {
                                            c10::Device /*device*/) const override {
     TORCH_CHECK(false, "the stand-in's groups are those of run_standin_ranks()");
   }
-  std::shared_ptr<const sp::RingStepKernels> attention_kernels() const override {
+  std::shared_ptr<const sp::RingStepKernels> attention_kernels(
+      const engine::ProductPlan& /*products*/) const override {
     return std::make_shared<StandinKernels>();
   }
 };

@@ -55,8 +55,12 @@ inline engine::ModelConfig stacked_config(int64_t vocab_size = 19) {
   config.model_type = "gpt_oss";
   config.attention.qk_norm = false;
   config.attention.qkv_bias = config.attention.o_bias = config.attention.sinks = true;
-  config.experts = {
-      .kind = engine::ExpertKind::kClamped, .count = 5, .per_token = 2, .intermediate_size = 12};
+  config.experts = {.kind = engine::ExpertKind::kClamped,
+                    .count = 5,
+                    .per_token = 2,
+                    .intermediate_size = 12,
+                    .gate_limit = 7.0,
+                    .gate_alpha = 1.702};
   config.blocks = {{.channel_mixer = engine::ChannelMixerKind::kExperts, .window = 6},
                    {.channel_mixer = engine::ChannelMixerKind::kExperts}};
   return config;
@@ -97,7 +101,7 @@ inline engine::Decoder random_decoder(const engine::ModelConfig& config, at::Sca
 // Logits of hidden states [n, E] without autograd: [n, V] in fp32, of fp64 models in fp64.
 inline at::Tensor logits_of(const engine::Decoder& decoder, const at::Tensor& hidden_nE) {
   const at::NoGradGuard no_grad;
-  const at::Tensor logits_nV = at::linear(hidden_nE, decoder.materialize().head_VE);
+  const at::Tensor logits_nV = at::linear(hidden_nE, decoder.materialize().head_VE.value);
   return decoder.compute_dtype() == at::kDouble ? logits_nV : logits_nV.to(at::kFloat);
 }
 

@@ -120,7 +120,12 @@ inline const std::vector<Part> kLayouts{
     {"ring 2, gathered backward",
      {"parallel.ringattn_parallel_size=2", "sp.ring_backward=all_gather"}},
     {"dp 2", {"parallel.data_parallel_replicate_size=2"}},
-    {"2 shards", {"parallel.data_parallel_shard_size=2"}}};
+    {"2 shards", {"parallel.data_parallel_shard_size=2"}},
+    {"tensor 2", {"parallel.tensor_parallel_size=2"}},
+    {"pipeline 2", {"parallel.pipeline_parallel_size=2"}},
+    {"pipeline 2 with 2 stages a rank, 2 shards",
+     {"parallel.pipeline_parallel_size=2", "parallel.stages_per_rank=2",
+      "parallel.data_parallel_shard_size=2"}}};
 inline const std::vector<Part> kAlgorithms{
     {"grpo with reference", {"algorithm.kl_coef=0.05", "train.num_mini_batches=2"}},
     {"ppo with critic", {"algorithm.preset=ppo", "algorithm.num_iterations=2"}},

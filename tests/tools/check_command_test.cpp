@@ -90,7 +90,8 @@ TEST_CASE("names of other systems are listed with ours") {
   const Ran ran = run("check --names");
   CHECK(ran.status == 0);
   CHECK_THAT(ran.output, Contains("num_generations ") && Contains("  rollout.group_size\n") &&
-                             Contains("tensor_parallel: tensor parallelism is not supported"));
+                             Contains("tensor_model_parallel_size ") &&
+                             Contains("  parallel.tensor_parallel_size\n"));
 }
 
 TEST_CASE("mistakes end in exit code 2, all of them printed") {

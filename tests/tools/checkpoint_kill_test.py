@@ -20,6 +20,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv[1]
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else 7
 GOLDENS = ROOT / "tests/goldens/regression"
 KILLS, STEPS, DEADLINE_S = 20, 200, 60
@@ -64,7 +66,7 @@ def kill_in_a_save(run_dir: pathlib.Path, chooser: random.Random, log) -> None:
 def check_all_whole(run_dir: pathlib.Path, scratch: pathlib.Path) -> None:
     for checkpoint in complete(run_dir):
         shutil.rmtree(scratch, ignore_errors=True)
-        done = subprocess.run([RINGSIDE, "export", checkpoint, scratch], capture_output=True, text=True)
+        done = prestarted.run([RINGSIDE, "export", checkpoint, scratch], capture_output=True, text=True)
         assert done.returncode == 0, f"{checkpoint} is not whole: {done.stderr}"
 
 
@@ -91,7 +93,7 @@ def main() -> None:
         last = int(complete(run_dir)[-1].name[5:])
         steps = f"train.steps={last + 2}"
         for directory in (run_dir, folder / "whole"):
-            done = subprocess.run(command(directory, steps), capture_output=True, text=True)
+            done = prestarted.run(command(directory, steps), capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
         assert not list((run_dir / "checkpoints").glob("*.tmp-*"))
         weights = [(directory / "checkpoint-final/model.safetensors").read_bytes() for directory in (run_dir, folder / "whole")]

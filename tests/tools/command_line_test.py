@@ -22,6 +22,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CMAKE = sys.argv.pop(2)
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 
 
 def zsh_completions(script: str, lines: list[str]) -> list[str]:
@@ -57,8 +59,9 @@ def zsh_completions(script: str, lines: list[str]) -> list[str]:
 
 
 def run(*words, cwd=None, check: bool = True, **options) -> str:
-    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                          cwd=cwd, check=False, **options)
+    runner = prestarted.run if words[0] == RINGSIDE else subprocess.run
+    done = runner([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+                  cwd=cwd, check=False, **options)
     text = done.stdout.decode()
     if check and done.returncode != 0:
         raise AssertionError(f"{words} exits with {done.returncode}: {text}")

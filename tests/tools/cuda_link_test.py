@@ -33,7 +33,7 @@ class Version(unittest.TestCase):
         text = version(_RINGSIDE)
         self.assertRegex(text, r"^ringside \d+\.\d+\.\d+( \(commit [0-9a-f]+\+?\))?\n")
         self.assertRegex(text, r"\ntorch: built with (2\.11\.\d+), running with \1\n")
-        self.assertRegex(text, r"\ncpu: 1 device\n  groups: Gloo\n")
+        self.assertRegex(text, r"\ncpu: 1 device\n  groups: shared memory on one machine, Gloo\n")
         self.assertNotIn("cuda", text.lower())
 
     def test_the_program_for_cuda_adds_what_it_was_built_with_and_what_it_found(self):

@@ -19,6 +19,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = str(pathlib.Path(sys.argv.pop(1)).resolve())
 sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 import quickstart_task  # noqa: E402
 
 QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
@@ -26,7 +28,7 @@ QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers"
 
 
 def run(*words) -> subprocess.CompletedProcess:
-    return subprocess.run([RINGSIDE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    return prestarted.run([RINGSIDE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=120, check=False)
 
 

@@ -20,6 +20,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 import quickstart_task  # noqa: E402
 
 ABSENT = "model: {path: /nowhere/Nobodys-8B, dtype: bfloat16, device: cuda}\ndata: {train: /nowhere/train.jsonl}\n"
@@ -36,7 +38,7 @@ class DryRun(unittest.TestCase):
 
     def ringside(self, *words, command: str = "run") -> tuple[int, str]:
         start = time.monotonic()
-        done = subprocess.run([RINGSIDE, command, *map(str, words), "--dry-run"], stdout=subprocess.PIPE,
+        done = prestarted.run([RINGSIDE, command, *map(str, words), "--dry-run"], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=100, cwd=self.folder, check=False,
                               env={**os.environ, "TMPDIR": str(self.temporary)})
         text = done.stdout.decode(errors="replace")
@@ -115,7 +117,7 @@ class DryRun(unittest.TestCase):
     def test_without_dry_run_a_run_directory_is_required(self):
         self.recipe.write_text(ABSENT)
         for command in ("run", "train"):
-            done = subprocess.run([RINGSIDE, command, self.recipe], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            done = prestarted.run([RINGSIDE, command, self.recipe], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   timeout=60, check=False)
             self.assertEqual(done.returncode, 2)
             self.assertIn(b"--run-dir is required", done.stdout)

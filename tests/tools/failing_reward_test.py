@@ -91,10 +91,10 @@ class FailingReward(unittest.TestCase):
         self.assertIn("reward", self.metrics()[-1])
 
     def test_a_run_shorter_than_the_limit_fails_when_no_step_had_a_score(self):
-        # It works when it is tried before the run, with two completions.
-        self.function.write_text("def score(completions):\n"
-                                 "    if len(completions) != 2: raise RuntimeError('the grader is away')\n"
-                                 "    return [1.0, 0.0]\n")
+        # It works when it is tried before the run, with the answers as completions.
+        self.function.write_text("def score(completions, answers):\n"
+                                 "    if list(completions) != list(answers): raise RuntimeError('the grader is away')\n"
+                                 "    return [1.0] * len(completions)\n")
         run = self.start(1)
         self.assertEqual(run.wait(DEADLINE_S), 1, self.text())
         self.assertIn("no sample of any step has a score", self.text())

@@ -17,6 +17,8 @@ import tempfile
 import unittest
 
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 
 VERL_SCRIPT = r"""#!/usr/bin/env bash
 # GRPO of a small model
@@ -65,7 +67,7 @@ python3 -m verl.trainer.main_ppo \
     trainer.nnodes=1 \
     trainer.save_freq=20 \
     trainer.test_freq=5 \
-    trainer.total_epochs=15 \
+    trainer.total_epochs=15 actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \
     trainer.brand_new_switch=3 \
     trainer.default_hdfs_dir=$HDFS_ROOT/run $@
 """
@@ -247,7 +249,7 @@ class InitFrom(unittest.TestCase):
 
     def init(self, name: str, text: str, *words: str) -> subprocess.CompletedProcess:
         (self.folder / name).write_text(text)
-        return subprocess.run([RINGSIDE, "init", "--from", name, *words], cwd=self.folder, stdout=subprocess.PIPE,
+        return prestarted.run([RINGSIDE, "init", "--from", name, *words], cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
 
     def translated(self, name: str, text: str, *words: str, **expected) -> tuple[dict[str, str], str]:
@@ -258,7 +260,7 @@ class InitFrom(unittest.TestCase):
         keys = keys_of(recipe)
         self.assertEqual([name for name in names_in(text) if name not in recipe], [], "keys that vanished")
         missing = re.compile(r"does not exist|no file matches|FileNotFoundError|mistakes?; nothing was started")
-        ended = subprocess.run([RINGSIDE, "check", "recipe.yaml"], cwd=self.folder, stdout=subprocess.DEVNULL,
+        ended = prestarted.run([RINGSIDE, "check", "recipe.yaml"], cwd=self.folder, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         self.assertEqual([line for line in ended.stderr.splitlines() if line and not missing.search(line)], [])
         self.assertEqual({key: keys.get(key) for key in expected.get("keys", {})}, expected.get("keys", {}))
@@ -283,7 +285,8 @@ class InitFrom(unittest.TestCase):
             "train.tokens_per_micro_batch": "32768",    # 16384 a GPU x 2 ranks of a sequence
             "optimizer.warmup_steps": "40",             # 10 steps of 4 optimizer steps
             "optimizer.offload": "moments", "parallel.ulysses_parallel_size": "2",
-            "parallel.data_parallel_shard_size": "4",   # 8 GPUs / 2
+            "parallel.data_parallel_shard_size": "2",   # 8 GPUs / 2 / 2
+            "parallel.tensor_parallel_size": "2",
             "algorithm.preset": "verl", "algorithm.kl_coef": "0.002", "algorithm.clip_high": "0.28",
             "algorithm.loss_aggregation": "seq_mean_token_mean", "checkpoint.every": "20", "eval.every": "5",
         }, absent=["algorithm.clip_low", "optimizer.learning_rate", "rollout.group_size", "train.steps", "rollout.server"])

@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
 sys.path.insert(0, str(ROOT / "tests/tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 import quickstart_task  # noqa: E402
 from tiny_weights import shapes_of, write_weights  # noqa: E402
 
@@ -47,7 +49,7 @@ class Init(unittest.TestCase):
         return path
 
     def ringside(self, *words, answers: str = "") -> tuple[int, str]:
-        done = subprocess.run([RINGSIDE, *map(str, words)], input=answers.encode(), stdout=subprocess.PIPE,
+        done = prestarted.run([RINGSIDE, *map(str, words)], input=answers.encode(), stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=60, cwd=self.folder, check=False)
         return done.returncode, done.stdout.decode()
 

@@ -100,11 +100,13 @@ class Stage {
     });
     return found;
   }
+  // Fails the test when fewer come.
   std::vector<pid_t> pids(std::size_t count) const {
     std::vector<pid_t> found;
     for (const auto& word : words("pids", count)) {
       found.push_back(std::stoi(word));
     }
+    CHECK(found.size() >= count);
     return found;
   }
   std::string text(const std::string& name) const {
@@ -391,10 +393,12 @@ TEST_CASE("a rank that hangs is named as the cause, before the rank that waited 
 TEST_CASE("when the reader of the output is gone, the trainers save and everything stops") {
   Stage stage;
   LaunchOptions options;
-  options.trainer_args = stage.script(
-      "trap 'sleep 1; echo saved > saved; exit 143' TERM; while :; do echo a line >&2; sleep 0.05; "
-      "done");
-  options.worker_args = {stage.script("while :; do echo a line >&2; sleep 0.05; done")};
+  // The first line stops everything: only when both have left their pids.
+  const std::string both = "until [ $(wc -l < pids) -ge 2 ]; do sleep 0.02; done; ";
+  const std::string lines = "while :; do echo a line >&2; sleep 0.05; done";
+  options.trainer_args =
+      stage.script("trap 'sleep 1; echo saved > saved; exit 143' TERM; " + both + lines);
+  options.worker_args = {stage.script(both + lines)};
   stage.launch_in_parent(options, /*reader_leaves=*/true);
   CHECK(stage.wait_parent() == 128 + SIGPIPE);
   CHECK(stage.text("saved") == "saved\n");

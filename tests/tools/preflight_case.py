@@ -14,6 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
 sys.path.insert(0, str(ROOT / "tests/tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 import quickstart_task  # noqa: E402
 from tiny_weights import shapes_of, write_weights  # noqa: E402
 
@@ -56,7 +58,7 @@ class PreflightCase(unittest.TestCase):
                           "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
 
     def ringside(self, *words, seconds: float = 60) -> tuple[int, str]:
-        done = subprocess.run([RINGSIDE, *(str(word) for word in words)], stdout=subprocess.PIPE,
+        done = prestarted.run([RINGSIDE, *(str(word) for word in words)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=seconds, cwd=self.folder)
         text = done.stdout.decode(errors="replace")
         for unwanted in LIBRARY_TEXT:

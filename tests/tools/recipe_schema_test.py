@@ -18,6 +18,8 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 
 
 class Loader(yaml.SafeLoader):
@@ -34,7 +36,7 @@ def read(path: pathlib.Path):
 class RecipeSchema(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        text = subprocess.run([RINGSIDE, "check", "--json-schema"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        text = prestarted.run([RINGSIDE, "check", "--json-schema"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
         cls.schema = json.loads(text)
         cls.validator = jsonschema.Draft202012Validator(cls.schema)
 
@@ -71,7 +73,7 @@ class RecipeSchema(unittest.TestCase):
         for recipe in wrong:
             with self.subTest(recipe=recipe):
                 self.assertFalse(self.validator.is_valid(recipe))
-                done = subprocess.run([RINGSIDE, "check", "/dev/stdin"], input=json.dumps(recipe).encode(),
+                done = prestarted.run([RINGSIDE, "check", "/dev/stdin"], input=json.dumps(recipe).encode(),
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(b"/dev/stdin:1", done.stdout)

@@ -17,7 +17,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
 import check_report  # noqa: E402
+import prestarted  # noqa: E402
 
 SAMPLE = {"logged_in_term": 1, "group_id": 3, "sample_index": 0, "reward": 0.0, "rewards": [["math_answer", 0.0]], "finish_reason": "stop", "version": 0,
           "prompt": "8 * 9 =", "completion": "71", "length": 1, "tokens": ["71"], "logprobs": [-0.5]}
@@ -43,7 +45,7 @@ class Report(unittest.TestCase):
 
     def pages(self, *runs: pathlib.Path) -> list[dict]:
         output = self.folder / "page.html"
-        subprocess.run([RINGSIDE, "report", *map(str, runs), "--output", str(output)], check=True, capture_output=True, timeout=60)
+        prestarted.run([RINGSIDE, "report", *map(str, runs), "--output", str(output)], check=True, capture_output=True, timeout=60)
         found = re.search(r'<script type="application/json" id="data">(.*?)</script>', output.read_text(), re.DOTALL)
         return json.loads(found.group(1))["runs"]
 

@@ -92,6 +92,27 @@ class Lifecycle(unittest.TestCase):
         self.assertNotEqual(run.wait(DEADLINE_S), 0)
         self.assertEqual(self.checkpoints(), [self.steps()[-1]], self.text())
 
+    def test_a_run_in_stages_is_stopped_and_goes_on_as_one_stage(self):
+        stages = "parallel.pipeline_parallel_size=2"
+        run = self.start("train.steps=100000", stages)
+        self.wait_for_steps(3)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(DEADLINE_S), 128 + signal.SIGINT, self.text())
+        done = self.steps()[-1]
+        self.assertEqual(self.checkpoints(), [done], self.text())
+        self.assertEqual(self.run_to_end(f"train.steps={done + 2}"), 0, self.text())
+        self.assertEqual(self.run_to_end(f"train.steps={done + 4}", stages), 0, self.text())
+        self.assertEqual(self.steps(), list(range(1, done + 5)))
+
+    def test_a_killed_rank_of_a_pipeline_ends_the_run_and_is_named(self):
+        run = self.start("train.steps=100000", "parallel.pipeline_parallel_size=2")
+        self.wait_for_steps(2)
+        ranks = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(ranks), 2)
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        self.assertNotEqual(run.wait(DEADLINE_S), 0)
+        self.assertRegex(self.text(), r"rank 1\b")
+
     def test_an_interrupt_while_no_rollouts_come_saves_what_was_trained(self):
         run = self.start("train.steps=5", "checkpoint.every=0")
         self.assertEqual(run.wait(DEADLINE_S), 0, self.text())

@@ -21,6 +21,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 GOLDENS = ROOT / "tests/goldens/regression"
 DEADLINE_S = 60
 
@@ -58,7 +60,7 @@ class Start(unittest.TestCase):
         return self.text()
 
     def ringside(self, *words, code=0) -> subprocess.CompletedProcess:
-        done = subprocess.run([str(word) for word in (RINGSIDE, *words)], capture_output=True, text=True, timeout=DEADLINE_S)
+        done = prestarted.run([str(word) for word in (RINGSIDE, *words)], capture_output=True, text=True, timeout=DEADLINE_S)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 

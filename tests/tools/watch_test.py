@@ -9,6 +9,7 @@ Usage: watch_test.py RINGSIDE. Standard library only.
 
 import html.parser
 import json
+import math
 import os
 import pathlib
 import re
@@ -24,6 +25,8 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RINGSIDE = sys.argv.pop(1)
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 DEADLINE_S = 90
 
 
@@ -85,14 +88,14 @@ class Watch(unittest.TestCase):
         words = [RINGSIDE, "run", "--run-dir", cls.run_dir, f"model.path={cls.model}", "model.init=random", f"data.train={cls.data / 'train.jsonl'}",
                  f"data.eval={cls.data / 'held_out.jsonl'}", "eval.every=4", "eval.samples=2", "eval.temperature=1", "rollout.reward=length",
                  "rollout.group_size=4", "rollout.prompts_per_step=2", "rollout.max_completion_tokens=12", "train.threads=1", "train.steps=60",
-                 "optimizer.lr_schedule=linear", "log.rollouts=true", f"log.openmetrics=127.0.0.1:{cls.metrics_port}"]
+                 "optimizer.lr_schedule=linear", "log.rollouts=true", "log.samples_after=true", f"log.openmetrics=127.0.0.1:{cls.metrics_port}"]
         with open(cls.folder / "run.log", "w") as log:
             run = subprocess.Popen([str(word) for word in words], stdout=log, stderr=log)
         try:
             cls.wait_for(lambda: cls.run_dir.joinpath("metrics.jsonl").exists() and len(cls.steps(cls.run_dir)) > 4)
             with urllib.request.urlopen(f"http://127.0.0.1:{cls.metrics_port}/metrics", timeout=10) as answer:
                 cls.content_type, cls.exposed = answer.headers["Content-Type"], answer.read().decode()
-            cls.followed = subprocess.run([RINGSIDE, "top", cls.run_dir], capture_output=True, text=True, timeout=DEADLINE_S)
+            cls.followed = prestarted.run([RINGSIDE, "top", cls.run_dir], capture_output=True, text=True, timeout=DEADLINE_S)
             assert run.wait(DEADLINE_S) == 0, (cls.folder / "run.log").read_text()
         finally:
             run.kill()
@@ -117,7 +120,7 @@ class Watch(unittest.TestCase):
         return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
 
     def ringside(self, *words, code=0) -> subprocess.CompletedProcess:
-        done = subprocess.run([str(word) for word in (RINGSIDE, *words)], capture_output=True, text=True, timeout=DEADLINE_S)
+        done = prestarted.run([str(word) for word in (RINGSIDE, *words)], capture_output=True, text=True, timeout=DEADLINE_S)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 
@@ -265,11 +268,16 @@ class Watch(unittest.TestCase):
                 if step <= 200:
                     many = {name: [value * (1 + 0.001 * i) for i in range(2000)] for name, value in
                             (("logprobs", -1.1), ("old_logprobs", -1.2), ("new_logprobs", -1.3), ("advantages", 0.7))}
+                    if step == 200:  # scored once
+                        del many["new_logprobs"], sample["new_logprobs"]
                     samples.write(json.dumps(sample | many | {"step": step, "tokens": ["word "] * 2000, "length": 2000}) + "\n")
         text, _, data = self.report(long)
         self.assertLess(len(text), 2_000_000)
         self.assertLessEqual(len(data["runs"][0]["steps"]), 1000)
-        self.assertEqual(len(data["runs"][0]["samples"]), 200)
+        samples = data["runs"][0]["samples"]
+        self.assertEqual(len(samples), 200)
+        self.assertIsNone(samples["200"][0]["r"])
+        self.assertAlmostEqual(samples["199"][0]["r"][0], math.exp(-0.1), delta=1e-3)
         self.assertIn("has no metrics.jsonl", self.ringside("report", self.data, "--output", self.folder / "x.html", code=2).stderr)
 
     def test_an_evaluation_by_hand_gives_the_figures_of_its_completions(self):

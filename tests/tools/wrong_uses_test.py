@@ -20,6 +20,8 @@ RECORDER = pathlib.Path(sys.argv.pop(2)).resolve()
 RINGSIDE = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "tools"))
 sys.path.insert(0, str(ROOT / "tests/tools"))
+sys.path.insert(0, str(ROOT / "tests/support/prestarted"))
+import prestarted  # noqa: E402
 import quickstart_task  # noqa: E402
 from tiny_weights import shapes_of, write_weights  # noqa: E402
 
@@ -34,7 +36,7 @@ VALUES = [
     ("lora_r=8", "is lora.rank"),
     ("report_to=wandb", "ringside-follow RUN_DIR --to wandb"),
     ("fsdp=full_shard", "is parallel.data_parallel_shard_size"),
-    ("tensor_parallel_size=2", "tensor parallelism is not supported"),
+    ("tensor_parallel_size=2", "did you mean parallel.tensor_parallel_size?"),
     ("num_train_epochs=3", "is train.epochs"),
     ("gradient_accumulation_steps=4", "is derived here from train.tokens_per_micro_batch"),
     ("train.steps=many", 'train.steps: is "many", expected an integer, at least 1'),
@@ -217,9 +219,9 @@ class WrongUses(unittest.TestCase):
             "  max_prompt_tokens: 16, max_completion_tokens: 4}\ntrain: {steps: 1, threads: 1}\n")
 
     def run_one(self, words, log: pathlib.Path) -> tuple[int, str]:
-        done = subprocess.run([str(RINGSIDE), *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=60, check=False, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "LD_PRELOAD": str(RECORDER), "SPAWN_LOG": str(log)})
+        done = prestarted.run([str(RINGSIDE), *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=60, check=False, stdin=subprocess.DEVNULL, preload=str(RECORDER),
+                              env={**os.environ, "SPAWN_LOG": str(log)})
         return done.returncode, done.stdout.decode(errors="replace")
 
     def judge(self, rows: list[tuple[tuple, int, str]]):

@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>
 
-#include "engine/nn/token_scores.h"
+#include "engine/ops/token_scores.h"
 
 namespace {
 
@@ -59,7 +59,8 @@ void layer_forward_and_backward(benchmark::State& state) {
   for (auto _ : state) {
     unit.zero_grad();
     hidden.mutable_grad().reset();
-    const auto weights = layer.weights_of(unit.gathered().materialize(layer.shapes(dtype)));
+    const auto weights =
+        layer.weights_of(unit.gathered().materialize(layer.unit_shapes(dtype).front()));
     layer.forward(hidden, {weights, {rope}, attention}).backward(d_out);
   }
 }

@@ -1,4 +1,4 @@
-// Ranks as threads of this process, over Gloo on loopback, for benchmarks.
+// Ranks as threads of this process, connected as the product connects them, for benchmarks.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -25,13 +25,14 @@ class RankBench {
 
   // threads: of all ranks together. more: axes of further groups.
   RankBench(const sp::MeshShape& shape, int threads, const Setup& setup,
-            const std::vector<sp::Axes>& more = {})
+            const std::vector<sp::Axes>& more = {},
+            sp::RankTransport transport = sp::RankTransport::kAuto)
       : size_(shape.world_size()), ends_(size_), bytes_(size_), start_(size_ + 1), end_(size_ + 1) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     for (int64_t rank = 0; rank < size_; ++rank) {
-      threads_.emplace_back([this, shape, store, threads, setup, more, rank] {
+      threads_.emplace_back([this, shape, store, threads, setup, more, transport, rank] {
         at::set_num_threads(std::max(1, threads / static_cast<int>(size_)));
-        serve(shape, store, setup, more, rank);
+        serve(shape, store, setup, more, transport, rank);
       });
     }
   }
@@ -56,11 +57,13 @@ class RankBench {
 
  private:
   void serve(const sp::MeshShape& shape, const c10::intrusive_ptr<c10d::Store>& store,
-             const Setup& setup, const std::vector<sp::Axes>& more, int64_t rank) {
+             const Setup& setup, const std::vector<sp::Axes>& more, sp::RankTransport transport,
+             int64_t rank) {
     const sp::Mesh mesh(shape, rank);
     const auto groups =
         size_ == 1 ? sp::single_rank_groups()
-                   : sp::connect_groups(mesh, store, "127.0.0.1", std::chrono::seconds(60), more);
+                   : sp::connect_groups(
+                         mesh, {store, "127.0.0.1", std::chrono::seconds(60), transport}, more);
     const Body body = setup(mesh, groups);
     for (;;) {
       start_.arrive_and_wait();

@@ -45,7 +45,7 @@ if(NOT RINGSIDE_HAVE_CUDA)
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80 90)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90 100)
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 enable_language(CUDA)
@@ -55,6 +55,11 @@ find_package(CUDAToolkit REQUIRED)
 ringside_check_torch("${_full_torch}")
 message(STATUS "CUDA and NCCL objects: built with nvcc ${CMAKE_CUDA_COMPILER_VERSION}, linked to ${_full_torch}")
 cmake_path(SET _nvidia NORMALIZE "${_full_torch}/../nvidia")
+
+# A kernel that spills registers, or has a stack, is not built: nobody would see that it is slow (tools/kernel_table.py shows
+# what each takes).
+set(RINGSIDE_NO_SPILLS "-Xptxas=-warn-spills,-warn-lmem-usage,-Werror")
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${RINGSIDE_NO_SPILLS}>")
 
 add_library(ringside_torch_full INTERFACE)
 # --no-as-needed: CUDA registers itself when its library is loaded, no symbol of it need be named.
@@ -84,7 +89,11 @@ target_compile_definitions(ringside_cuda_backend PRIVATE RINGSIDE_CUDA_ARCHITECT
 add_subdirectory("${CMAKE_SOURCE_DIR}/tools/bench/gpu" "${CMAKE_BINARY_DIR}/tools/bench/gpu" EXCLUDE_FROM_ALL)
 
 # The decoder's operators on CUDA. Objects, not an archive: they register themselves, nothing names them.
-add_library(ringside_nn_cuda OBJECT
-  "${CMAKE_SOURCE_DIR}/engine/nn/cuda/kernels.cu" "${CMAKE_SOURCE_DIR}/engine/nn/cuda/operators.cpp")
-target_include_directories(ringside_nn_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
-target_link_libraries(ringside_nn_cuda PUBLIC engine_nn ringside_cuda_headers)
+set(_ops "${CMAKE_SOURCE_DIR}/engine/ops")
+set(_kernels gated_activation qk_norm_rope rms_norm token_scores)
+list(TRANSFORM _kernels REPLACE "(.+)" "${_ops}/\\1.cu" OUTPUT_VARIABLE _kernel_sources)
+list(TRANSFORM _kernels REPLACE "(.+)" "${_ops}/\\1_cuda.cpp" OUTPUT_VARIABLE _implementations)
+ringside_unity(_implementations ops_cuda "${_ops}/add_transposed_mm_cuda.cpp" ${_implementations})
+add_library(ringside_ops_cuda OBJECT ${_kernel_sources} ${_implementations})
+target_include_directories(ringside_ops_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
+target_link_libraries(ringside_ops_cuda PUBLIC engine_ops ringside_cuda_headers)

@@ -52,7 +52,7 @@ def main() -> int:
     if not cases:
         print(f"{executable} listed no cases", file=sys.stderr)
         return 1
-    alone = set(cases if serial == "1" else cases_of(executable, "[serial]"))
+    alone = set(cases_of(executable, "[serial]"))
     tests = {case: [test_spec(case)] for case in cases}
     if together == "1":
         tests = {file: ["-#", "-d", "yes", spec] for file, spec in files_of(executable).items()}
@@ -62,7 +62,7 @@ def main() -> int:
         test = bracket(f"{name}: {title}")
         script.append(f"add_test({test} {' '.join(bracket(word) for word in [executable, *arguments])})")
         script.append(f"set_tests_properties({test} PROPERTIES TIMEOUT {timeout} COST {timeout} "
-                      f"RUN_SERIAL {int(title in alone)} LABELS {bracket(labels)})")
+                      f"RUN_SERIAL {int(serial == '1' or title in alone)} LABELS {bracket(labels)})")
     pathlib.Path(out).write_text("\n".join(script) + "\n")
     return 0
 

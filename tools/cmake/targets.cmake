@@ -16,7 +16,8 @@
 #                      [SERIAL | HEAVY])
 #   A test that a program other than Catch2 decides by its exit status. HEAVY: it starts several processes, so that it runs
 #   beside an ordinary test, but never beside another HEAVY one. PYTHON puts an interpreter before COMMAND: oracle,
-#   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's.
+#   the one of .env/oracle, whose absence fails the test unless RINGSIDE_WITHOUT_ORACLE is set; any, the system's. The
+#   variable PRESTARTED names the library of tests/support/prestarted.
 set(RINGSIDE_UNITY_BATCH 8)
 define_property(TARGET PROPERTY RINGSIDE_LABELS BRIEF_DOCS "labels of a test executable")
 
@@ -76,7 +77,7 @@ function(ringside_executable)
   endif()
   add_executable(${A_NAME} ${A_SOURCES})
   if(A_CUDA)
-    ringside_target(${A_NAME} TRUE PRIVATE ${A_DEPS} ringside_cuda_backend ringside_nn_cuda)
+    ringside_target(${A_NAME} TRUE PRIVATE ${A_DEPS} ringside_cuda_backend ringside_ops_cuda)
     set_target_properties(${A_NAME} PROPERTIES RINGSIDE_CUDA ON)
   else()
     ringside_target(${A_NAME} ${A_TORCH} PRIVATE ${A_DEPS})
@@ -131,6 +132,9 @@ function(ringside_script_test)
   add_test(NAME ${A_NAME} COMMAND ${python} ${A_COMMAND})
   set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} COST ${A_TIMEOUT}
     ENVIRONMENT "${A_ENVIRONMENT}")
+  if(NOT RINGSIDE_ASAN)
+    set_property(TEST ${A_NAME} APPEND PROPERTY ENVIRONMENT "PRESTARTED=$<TARGET_FILE:prestarted>")
+  endif()
   if(A_SERIAL)
     set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
   endif()

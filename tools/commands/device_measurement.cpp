@@ -57,7 +57,7 @@ double attention_flops_per_s(const at::TensorOptions& options) {
   const auto run = [&](int64_t tokens) {
     const auto plan = std::make_shared<const sp::AttentionPlan>(
         sp::plan_attention(sp::SequenceLayout({tokens}, 1, 1), heads, 0));
-    const auto kernels = engine::device_backend(options.device().type()).attention_kernels();
+    const auto kernels = engine::device_backend(options.device().type()).attention_kernels({});
     const auto make = [&](int64_t h) {
       return at::ones({tokens, h, heads.head_dim}, options).set_requires_grad(true);
     };

@@ -94,7 +94,8 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
                                               static_cast<uint16_t>(environment.master_port), rank,
                                               shape.world_size(), rendezvous.timeout);
   const std::string host = is_loopback(environment.master_addr) ? "127.0.0.1" : "";
-  const sp::GroupRendezvous meeting{store, host, rendezvous.timeout};
+  sp::GroupRendezvous meeting{store, host, rendezvous.timeout, config.parallel.transport};
+  meeting.report = [](const std::string& sentence) { rl::log::warn(sentence); };
   // Before the groups, whose members follow from the configuration.
   rl::RankFacts facts = rl::configuration_facts(config);
   facts.push_back({"the program", program_name()});
@@ -102,7 +103,7 @@ Ranks connect_rank(const rl::Config& config, const Rendezvous& rendezvous, int64
   const Ranks ranks{
       mesh, engine::connect_groups(mesh, meeting, device, rl::sharding_axes(config.parallel))};
   const auto nodes =
-      sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kLoss));
+      sp::gather_node_names(sp::this_node_name(), *ranks.comms.control(sp::axes::kWorld));
   const std::string warning = sp::check_group_scope(config.parallel.group_scope, shape, nodes);
   if (rank == 0 && !warning.empty()) {
     rl::log::warn(warning);

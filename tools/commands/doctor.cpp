@@ -10,6 +10,7 @@
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
+#include "rl/setup/product_choice.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/device_measurement.h"
 #include "tools/commands/version.h"
@@ -113,6 +114,18 @@ std::vector<Finding> recipe_findings(const rl::Config& config) {
   return findings;
 }
 
+// The kernels that a run on the CPU would multiply with; measures them if nobody has before.
+Finding products_finding(const rl::Config& config) {
+  try {
+    const rl::ProductChoice choice = rl::choose_products(config, /*on_cpu=*/true);
+    return {Health::kGood,
+            "products on the CPU: " + engine::text_of(choice.plan) + " (" + choice.reason + ")",
+            ""};
+  } catch (const std::invalid_argument& error) {
+    return {Health::kBad, error.what(), "correct it"};
+  }
+}
+
 // Prints one line for each finding. Returns false if one is bad.
 bool print_findings(const std::vector<Finding>& findings) {
   bool good = true;
@@ -140,6 +153,7 @@ int examine(const DoctorOptions& options) {
   for (Finding& finding : local_network_findings()) {
     findings.push_back(std::move(finding));
   }
+  findings.push_back(products_finding(loaded ? loaded->config : rl::Config()));
   if (loaded) {
     for (Finding& finding : memory_findings(loaded->config)) {
       findings.push_back(std::move(finding));

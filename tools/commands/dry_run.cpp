@@ -46,7 +46,10 @@ std::string layout_of(const rl::ParallelConfig& parallel) {
                                          " x ulysses " +
                                          std::to_string(parallel.ulysses_parallel_size);
   return "replicas " + std::to_string(std::max<int64_t>(1, parallel.data_parallel_replicate_size)) +
-         " x shards " + std::to_string(parallel.data_parallel_shard_size) + " x " + sequence;
+         " x shards " + std::to_string(parallel.data_parallel_shard_size) + " x " + sequence +
+         (parallel.tensor_parallel_size > 1
+              ? " x tensor " + std::to_string(parallel.tensor_parallel_size)
+              : "");
 }
 
 // The metrics of the last step.

@@ -26,7 +26,8 @@ void check(const ExportOptions& options) {
   if (!is_checkpoint) {
     throw UsageError(checkpoint + " is no complete checkpoint (it has no " +
                      std::string(rl::kManifestFile) +
-                     "); expected RUN_DIR/checkpoints/step-N, or RUN_DIR/checkpoint-final, which "
+                     "); expected a folder like RUN_DIR/checkpoints/step-000010, "
+                     "or RUN_DIR/checkpoint-final, which "
                      "is a model's directory already");
   }
   if (std::filesystem::exists(options.output) && !(std::filesystem::is_directory(options.output) &&
@@ -42,7 +43,10 @@ void add_export_command(CommandContext& context) {
   const auto options = std::make_shared<ExportOptions>();
   CLI::App* command = context.app.add_subcommand(
       "export", "Make a Hugging Face directory of a checkpoint, one tensor at a time");
-  command->add_option("checkpoint", options->checkpoint, "RUN_DIR/checkpoints/step-N")->required();
+  command
+      ->add_option("checkpoint", options->checkpoint,
+                   "a folder like RUN_DIR/checkpoints/step-000010")
+      ->required();
   command->add_option("directory", options->output, "new directory for the model")->required();
   command->callback([options, &context] {
     check(*options);

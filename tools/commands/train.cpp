@@ -19,6 +19,7 @@
 #include "rl/report/start_record.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
+#include "rl/setup/product_choice.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/sft.h"
@@ -124,7 +125,7 @@ void begin(const TrainOptions& options, const Start& start, const rl::Config& co
 // Compares the lengths of the run and the files that it trains from. Collective over: the world.
 // Throws: rl::RanksDiffer.
 void check_sources(const TrainOptions& options, const rl::Config& config, const Ranks& ranks) {
-  sp::Communicator& world = *ranks.comms.control(sp::axes::kLoss);
+  sp::Communicator& world = *ranks.comms.control(sp::axes::kWorld);
   if (world.size() == 1) {
     return;
   }
@@ -136,15 +137,35 @@ void check_sources(const TrainOptions& options, const rl::Config& config, const 
   rl::check_ranks_agree(facts, world);
 }
 
+// The configuration with the kernels of products that rank 0 chose, which it logs. Collective over:
+// the world. Blocks: until rank 0 has measured, if it does.
+rl::Config with_chosen_products(const TrainOptions& options, rl::Config config,
+                                const Ranks& ranks) {
+  sp::Communicator& world = *ranks.comms.control(sp::axes::kWorld);
+  std::string text;
+  sp::run_rank_work(world, rl::waiting_round(config), [&] {
+    if (world.rank() == 0) {
+      const rl::ProductChoice choice =
+          rl::choose_products_of_run(config, ranks.comms.device().is_cpu(), options.run_dir);
+      text = engine::text_of(choice.plan);
+      rl::log::info("products: " + text + " (" + choice.reason + ")");
+    }
+  });
+  config.model.products = rl::gather_texts(text, world)[0];
+  return config;
+}
+
 // Returns the signal that stopped the run, or 0.
-int train_rank(const TrainOptions& options, const Start& start, const rl::Config& config,
+int train_rank(const TrainOptions& options, const Start& start, const rl::Config& loaded,
                const Ranks& ranks) {
-  check_sources(options, config, ranks);
+  check_sources(options, loaded, ranks);
+  const rl::Config config = with_chosen_products(options, loaded, ranks);
   std::optional<rl::TrainingRun> run;
   std::unique_ptr<rl::RolloutSource> source;
   rl::RunOptions run_options{config, options.run_dir, total_steps(options, config), stop_signal};
   run_options.facts = {{"versions", version_text()},
                        {"device", ranks.comms.device().str()},
+                       {"products", config.model.products},
                        {"rollouts", options.rollouts.string()}};
   run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
   run->ranks().on_main([&] {

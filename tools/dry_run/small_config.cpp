@@ -27,7 +27,8 @@ void shrink_ranks(rl::ParallelConfig& parallel, int64_t max_ranks) {
     int64_t* largest =
         std::max({&parallel.data_parallel_replicate_size, &parallel.data_parallel_shard_size,
                   &parallel.ringattn_parallel_size, &parallel.ulysses_parallel_size,
-                  &parallel.context_parallel_size},
+                  &parallel.context_parallel_size, &parallel.pipeline_parallel_size,
+                  &parallel.tensor_parallel_size},
                  [](const int64_t* a, const int64_t* b) { return *a < *b; });
     if (*largest <= 2) {
       return;
@@ -40,7 +41,8 @@ void shrink_ranks(rl::ParallelConfig& parallel, int64_t max_ranks) {
 void shrink_experts(rl::ParallelConfig& parallel) {
   const int64_t copies = std::max<int64_t>(1, parallel.data_parallel_replicate_size);
   parallel.expert_parallel_size =
-      std::gcd(parallel.expert_parallel_size, parallel.world_size() / copies);
+      std::gcd(parallel.expert_parallel_size,
+               parallel.world_size() / copies / parallel.pipeline_parallel_size);
 }
 
 void shrink_rollouts(rl::RolloutConfig& rollout) {

@@ -174,8 +174,13 @@ void from_axolotl(Translator& keys, int64_t processes) {
     keys.set("parallel.ringattn_parallel_size", static_cast<double>(*ring),
              keys.from({"context_parallel_size", "sequence_parallel_degree"}));
   }
+  const int64_t tensor = keys.count("tensor_parallel_size").value_or(1);
+  if (tensor > 1) {
+    keys.set("parallel.tensor_parallel_size", static_cast<double>(tensor),
+             keys.from({"tensor_parallel_size"}));
+  }
   if (keys.has("fsdp") || keys.has("fsdp_config") || keys.has("deepspeed")) {
-    set_shards(keys, all, ring.value_or(1),
+    set_shards(keys, all, ring.value_or(1) * tensor,
                keys.from({"fsdp", "deepspeed"}) + "; " + std::to_string(all) + " processes");
   }
   keys.leave_all("vllm", server_reason("vLLM"));

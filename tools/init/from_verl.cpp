@@ -44,6 +44,7 @@ struct Sizes {
   int64_t mini_batches = 1;  // of a step
   int64_t epochs = 1;        // passes over a step's samples
   int64_t sequence = 1;      // ranks that share a sequence
+  int64_t tensor = 1;        // ranks that divide a layer's matrices
   int64_t optimizer_steps() const { return mini_batches * epochs; }
 };
 
@@ -77,6 +78,12 @@ Sizes set_batch(Translator& keys) {
     keys.set("parallel.ulysses_parallel_size", static_cast<double>(sizes.sequence),
              keys.from({actor("ulysses_sequence_parallel_size"),
                         actor("fsdp_config.ulysses_sequence_parallel_size")}));
+  }
+  const std::string tensor = actor("megatron.tensor_model_parallel_size");
+  sizes.tensor = keys.count(tensor).value_or(1);
+  if (sizes.tensor > 1) {
+    keys.set("parallel.tensor_parallel_size", static_cast<double>(sizes.tensor),
+             keys.from({tensor}));
   }
   return sizes;
 }
@@ -298,9 +305,10 @@ void set_run(Translator& keys, const Sizes& sizes) {
     const auto fsdp = keys.count(actor("fsdp_config.fsdp_size")).value_or(-1);
     const int64_t processes = *gpus * nodes.value_or(1);
     set_shards(
-        keys, fsdp > 0 ? std::min(fsdp, processes) : processes, sizes.sequence,
+        keys, fsdp > 0 ? std::min(fsdp, processes) : processes, sizes.sequence * sizes.tensor,
         keys.from({"trainer.n_gpus_per_node", "trainer.nnodes", actor("fsdp_config.fsdp_size")}) +
-            (sizes.sequence > 1 ? "; / " + std::to_string(sizes.sequence) + " of a sequence" : ""));
+            (sizes.sequence > 1 ? "; / " + std::to_string(sizes.sequence) + " of a sequence" : "") +
+            (sizes.tensor > 1 ? "; / " + std::to_string(sizes.tensor) + " of a matrix" : ""));
   }
 }
 
@@ -390,7 +398,7 @@ void leave_the_rest(Translator& keys) {
                    "Ringside does not start the inference server; scoring uses "
                    "train.tokens_per_micro_batch");
   }
-  keys.leave_all(actor("megatron"), "tensor and pipeline parallelism are not supported");
+  keys.leave_all(actor("megatron"), "parallel.* says how the model is divided");
   keys.leave(actor("strategy"), "parallel.* says how the model is shared out");
   keys.leave("trainer.balance_batch", "micro-batches are always balanced by their tokens");
   keys.leave_all("ray_kwargs", "there is no Ray cluster");

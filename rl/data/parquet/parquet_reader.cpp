@@ -168,15 +168,82 @@ std::optional<Json> cell(const arrow::Array& array, int64_t i) {
   }
 }
 
-// The cell of row i of a column.
-std::optional<Json> cell(const arrow::ChunkedArray& column, int64_t i) {
+// The element of row i of a column, as `use(array, index in it)`.
+template <class Use>
+auto at_row(const arrow::ChunkedArray& column, int64_t i, const Use& use) {
   for (const auto& chunk : column.chunks()) {
     if (i < chunk->length()) {
-      return cell(*chunk, i);
+      return use(*chunk, i);
     }
     i -= chunk->length();
   }
   throw std::out_of_range("row of a column");
+}
+
+void add_blobs(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out);
+
+template <class ArrayType>
+void add_bytes(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out) {
+  const std::string_view bytes = static_cast<const ArrayType&>(array).GetView(i);
+  out.push_back({{bytes.begin(), bytes.end()}, ""});
+}
+
+template <class ArrayType>
+void add_text(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out) {
+  out.push_back({{}, std::string(static_cast<const ArrayType&>(array).GetView(i))});
+}
+
+template <class ArrayType>
+void add_list(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out) {
+  const auto& lists = static_cast<const ArrayType&>(array);
+  for (int64_t k = 0; k < lists.value_length(i); ++k) {
+    if (lists.values()->IsNull(lists.value_offset(i) + k)) {
+      throw std::runtime_error("a list of images has a null");
+    }
+    add_blobs(*lists.values(), lists.value_offset(i) + k, out);
+  }
+}
+
+// The bytes of a structure, or its path where the bytes are null, as Hugging Face's Image writes
+// it.
+void add_structure(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out) {
+  const auto& structs = static_cast<const arrow::StructArray&>(array);
+  for (const char* name : {"bytes", "path"}) {
+    const auto field = structs.GetFieldByName(name);
+    if (field != nullptr && !field->IsNull(i)) {
+      add_blobs(*field, i, out);
+      return;
+    }
+  }
+  throw std::runtime_error("a structure has neither \"bytes\" nor \"path\"");
+}
+
+void add_blobs(const arrow::Array& array, int64_t i, std::vector<RecordBlob>& out) {
+  if (array.IsNull(i)) {
+    return;
+  }
+  using T = arrow::Type;
+  switch (array.type_id()) {
+    case T::BINARY:
+      return add_bytes<arrow::BinaryArray>(array, i, out);
+    case T::LARGE_BINARY:
+      return add_bytes<arrow::LargeBinaryArray>(array, i, out);
+    case T::STRING:
+      return add_text<arrow::StringArray>(array, i, out);
+    case T::LARGE_STRING:
+      return add_text<arrow::LargeStringArray>(array, i, out);
+    case T::LIST:
+      return add_list<arrow::ListArray>(array, i, out);
+    case T::LARGE_LIST:
+      return add_list<arrow::LargeListArray>(array, i, out);
+    case T::STRUCT:
+      return add_structure(array, i, out);
+    case T::EXTENSION:
+      return add_blobs(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
+    default:
+      throw std::runtime_error("is of type " + array.type()->ToString() +
+                               ", expected bytes, texts, {bytes, path} or lists of them");
+  }
 }
 
 std::unique_ptr<parquet::arrow::FileReader> open_reader(const std::filesystem::path& path) {
@@ -210,19 +277,32 @@ class ParquetFile final : public RecordFile {
   int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
 
   Json record(int64_t i) override {
-    const auto end = std::upper_bound(ends_.begin(), ends_.end(), i);
-    if (i < 0 || end == ends_.end()) {
-      throw std::out_of_range("row of " + path().string());
-    }
-    const arrow::Table& table = *row_group(static_cast<int>(end - ends_.begin()));
-    const int64_t row = end == ends_.begin() ? i : i - *std::prev(end);
+    const auto [table, row] = row_of(i);
     Json members = Json::object();
-    for (int column = 0; column < table.num_columns(); ++column) {
-      if (auto value = cell(*table.column(column), row)) {
-        members[table.field(column)->name()] = *std::move(value);
+    for (int column = 0; column < table->num_columns(); ++column) {
+      if (auto value =
+              at_row(*table->column(column), row,
+                     [](const arrow::Array& array, int64_t at) { return cell(array, at); })) {
+        members[table->field(column)->name()] = *std::move(value);
       }
     }
     return members;
+  }
+
+  std::optional<std::vector<RecordBlob>> blobs(int64_t i, const std::string& column) override {
+    const auto [table, row] = row_of(i);
+    const auto values = table->GetColumnByName(column);
+    if (values == nullptr) {
+      return std::nullopt;
+    }
+    std::vector<RecordBlob> out;
+    try {
+      at_row(*values, row,
+             [&](const arrow::Array& array, int64_t at) { add_blobs(array, at, out); });
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(place(i) + ": column " + column + ": " + error.what());
+    }
+    return out;
   }
 
   int64_t number(int64_t i) const override { return i + 1; }
@@ -237,6 +317,16 @@ class ParquetFile final : public RecordFile {
     int64_t bytes;
     std::shared_ptr<arrow::Table> table;
   };
+
+  // The row group of row i, and its place in it.
+  std::pair<std::shared_ptr<arrow::Table>, int64_t> row_of(int64_t i) {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), i);
+    if (i < 0 || end == ends_.end()) {
+      throw std::out_of_range("row of " + path().string());
+    }
+    return {row_group(static_cast<int>(end - ends_.begin())),
+            end == ends_.begin() ? i : i - *std::prev(end)};
+  }
 
   // Row group `group`, decoded.
   const std::shared_ptr<arrow::Table>& row_group(int group) {

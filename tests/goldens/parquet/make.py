@@ -14,3 +14,12 @@ messages = [[{"role": "user", "content": "1+1"}, {"role": "assistant", "content"
             [{"role": "user", "content": "2+3"}, {"role": "assistant", "content": "5"}]]
 kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(pa.string()))]))
 pq.write_table(pa.table({"messages": pa.array(messages, kind)}), folder / "messages.parquet")
+
+samples = folder.parents[1] / "fuzz/corpus/image"
+png, jpeg = (samples / "rgb.png").read_bytes(), (samples / "exif_6.jpg").read_bytes()
+image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+one, two = {"bytes": png, "path": "a.png"}, {"bytes": jpeg, "path": None}
+pq.write_table(pa.table({
+    "prompt": ["a", "b", "c"], "number": [1, 2, 3], "plain": pa.array([png, jpeg, None], pa.binary()),
+    "image": pa.array([one, two, None], image), "images": pa.array([[one, two], [], [two]], pa.list_(image))}),
+    folder / "images.parquet")

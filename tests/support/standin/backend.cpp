@@ -19,7 +19,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// A launched collective or group call: its place in the fabric, Gloo's works, and the tensors that
+// A launched collective or group call: its place in the fabric, the works, and the tensors that
 // must live until the bytes are moved.
 class Movement {
  public:
@@ -81,12 +81,12 @@ class StandinWork final : public c10d::Work {
 class StandinBackend final : public c10d::Backend {
  public:
   StandinBackend(std::shared_ptr<Fabric> fabric, std::string group, std::vector<int> devices,
-                 c10::intrusive_ptr<c10d::Backend> gloo)
-      : Backend(gloo->getRank(), gloo->getSize()),
+                 c10::intrusive_ptr<c10d::Backend> mover)
+      : Backend(mover->getRank(), mover->getSize()),
         fabric_(std::move(fabric)),
         group_(std::move(group)),
         devices_(std::move(devices)),
-        gloo_(std::move(gloo)),
+        mover_(std::move(mover)),
         stream_(new_stream(devices_.at(getRank()))) {
     machine().accesses.name_stream(stream_, "communicator " + group_);
   }
@@ -97,34 +97,34 @@ class StandinBackend final : public c10d::Backend {
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     return collective(
         "allreduce", tensors, tensors, options.asyncOp,
-        [gloo = gloo_, options](auto in, auto) { return gloo->allreduce(in, options); });
+        [mover = mover_, options](auto in, auto) { return mover->allreduce(in, options); });
   }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     const bool root = options.rootRank == getRank();
     const Tensors none;
     return collective("broadcast from " + std::to_string(options.rootRank), root ? tensors : none,
                       root ? none : tensors, options.asyncOp,
-                      [gloo = gloo_, options, root](auto in, auto out) {
-                        return gloo->broadcast(root ? in : out, options);
+                      [mover = mover_, options, root](auto in, auto out) {
+                        return mover->broadcast(root ? in : out, options);
                       });
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return collective("reduce to " + std::to_string(options.rootRank), tensors, tensors,
-                      options.asyncOp,
-                      [gloo = gloo_, options](auto in, auto) { return gloo->reduce(in, options); });
+    return collective(
+        "reduce to " + std::to_string(options.rootRank), tensors, tensors, options.asyncOp,
+        [mover = mover_, options](auto in, auto) { return mover->reduce(in, options); });
   }
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in,
                           const c10d::AllgatherOptions& options) override {
     return collective("allgather", {in}, {out}, options.asyncOp,
-                      [gloo = gloo_, options](auto ins, auto outs) {
-                        return gloo->_allgather_base(outs[0], ins[0], options);
+                      [mover = mover_, options](auto ins, auto outs) {
+                        return mover->_allgather_base(outs[0], ins[0], options);
                       });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                const c10d::ReduceScatterOptions& options) override {
     return collective("reduce_scatter", {in}, {out}, options.asyncOp,
-                      [gloo = gloo_, options](auto ins, auto outs) {
-                        return gloo->_reduce_scatter_base(outs[0], ins[0], options);
+                      [mover = mover_, options](auto ins, auto outs) {
+                        return mover->_reduce_scatter_base(outs[0], ins[0], options);
                       });
   }
   WorkPtr alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_splits,
@@ -132,15 +132,15 @@ class StandinBackend final : public c10d::Backend {
                         const c10d::AllToAllOptions& options) override {
     return collective(
         "alltoall", {in}, {out}, options.asyncOp,
-        [gloo = gloo_, options, out_splits, in_splits](auto ins, auto outs) mutable {
-          return gloo->alltoall_base(outs[0], ins[0], out_splits, in_splits, options);
+        [mover = mover_, options, out_splits, in_splits](auto ins, auto outs) mutable {
+          return mover->alltoall_base(outs[0], ins[0], out_splits, in_splits, options);
         },
         /*sizes_agree=*/false);
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     const WorkPtr work =
         collective("barrier", {}, {}, /*async=*/true,
-                   [gloo = gloo_, options](auto, auto) { return gloo->barrier(options); });
+                   [mover = mover_, options](auto, auto) { return mover->barrier(options); });
     // NCCL's barrier is an all-reduce that the host waits for.
     machine().host_waits(stream_.device, machine().accesses.snapshot(stream_), "barrier");
     return work;
@@ -201,8 +201,8 @@ class StandinBackend final : public c10d::Backend {
              sends ? Tensors() : tensors,
              {devices_.at(peer)},
              tensors[0].nbytes(),
-             [gloo = gloo_, sends, peer, tag](Tensors in, Tensors out) {
-               return sends ? gloo->send(in, peer, tag) : gloo->recv(out, peer, tag);
+             [mover = mover_, sends, peer, tag](Tensors in, Tensors out) {
+               return sends ? mover->send(in, peer, tag) : mover->recv(out, peer, tag);
              }};
     return submit(std::move(one), /*async=*/true);
   }
@@ -280,7 +280,7 @@ class StandinBackend final : public c10d::Backend {
   std::shared_ptr<Fabric> fabric_;
   const std::string group_;
   const std::vector<int> devices_;
-  c10::intrusive_ptr<c10d::Backend> gloo_;
+  c10::intrusive_ptr<c10d::Backend> mover_;
   const StreamKey stream_;
   std::optional<std::vector<Call>> grouped_;
 };
@@ -298,12 +298,12 @@ void check_own_devices(const std::string& group, const std::vector<int>& devices
 
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Fabric> fabric, std::string group,
                                                std::vector<int> devices,
-                                               c10::intrusive_ptr<c10d::Backend> gloo) {
-  TORCH_CHECK(static_cast<int>(devices.size()) == gloo->getSize(), group, ": ", devices.size(),
-              " devices for ", gloo->getSize(), " ranks");
+                                               c10::intrusive_ptr<c10d::Backend> mover) {
+  TORCH_CHECK(static_cast<int>(devices.size()) == mover->getSize(), group, ": ", devices.size(),
+              " devices for ", mover->getSize(), " ranks");
   check_own_devices(group, devices);
   return c10::make_intrusive<StandinBackend>(std::move(fabric), std::move(group),
-                                             std::move(devices), std::move(gloo));
+                                             std::move(devices), std::move(mover));
 }
 
 }  // namespace ringside::standin

@@ -1,5 +1,5 @@
-// c10d backend for the stand-in's tensors, with NCCL's rules. Gloo moves the bytes, so results have
-// the bits that a CPU run over Gloo has; the Fabric decides when.
+// c10d backend for the stand-in's tensors, with NCCL's rules. Another backend
+// moves the bytes, so results have the bits that a CPU run over that has; the Fabric decides when.
 //
 // A launch runs on the communicator's own stream, after what the current stream had queued, and
 // returns at once. Work::wait() orders the current stream and does not block the host; a kernel
@@ -25,9 +25,10 @@ std::shared_ptr<Fabric> make_fabric(std::chrono::milliseconds deadline);
 void check_own_devices(const std::string& group, const std::vector<int>& devices);
 
 // group: the communicator's name, equal on its ranks. devices: the device index of each rank.
+// mover: this rank's end of a group of the same ranks, for tensors on the CPU.
 // Throws: as check_own_devices().
 c10::intrusive_ptr<c10d::Backend> make_backend(std::shared_ptr<Fabric> fabric, std::string group,
                                                std::vector<int> devices,
-                                               c10::intrusive_ptr<c10d::Backend> gloo);
+                                               c10::intrusive_ptr<c10d::Backend> mover);
 
 }  // namespace ringside::standin

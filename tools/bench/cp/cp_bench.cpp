@@ -2,9 +2,10 @@
 // every method at one rank and at two, with the same total number of threads. Prints one JSON
 // object per line; plot.py draws them.
 //
-// Usage: bench_cp [tokens] [repetitions]
-// Ranks are threads of this process over Gloo on loopback. A method's time is that of its slowest
-// rank. Repetitions of all methods alternate, and the median is reported.
+// Usage: bench_cp [tokens] [repetitions] [regime]
+//   regime: part of a name; attention alone, in regimes of such a name
+// Ranks are threads of this process, over shared memory unless a method says Gloo. A method's time
+// is that of its slowest rank. Repetitions of all methods alternate, and the median is reported.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -41,11 +42,17 @@ struct Method {
   sp::MeshShape shape;
   sp::RingImpl ring_impl;
   sp::Placement placement;
+  sp::RankTransport transport = sp::RankTransport::kAuto;
 };
 
 const std::vector<Method> kMethods{
     {"1 rank", {1, 1, 1}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
     {"ulysses 2", {1, 1, 2}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
+    {"ulysses 2, Gloo",
+     {1, 1, 2},
+     sp::RingImpl::kP2p,
+     sp::Placement::kDocumentAware,
+     sp::RankTransport::kGloo},
     {"p2p 2", {1, 2, 1}, sp::RingImpl::kP2p, sp::Placement::kDocumentAware},
     {"all-gather 2", {1, 2, 1}, sp::RingImpl::kAllGather, sp::Placement::kDocumentAware},
     {"p2p 2, zigzag", {1, 2, 1}, sp::RingImpl::kP2p, sp::Placement::kZigzag},
@@ -126,8 +133,8 @@ double attended_flops(int64_t pairs) {
 void measure_attention(const Regime& regime, int repetitions) {
   std::vector<std::unique_ptr<Bench>> benches;
   for (const Method& method : kMethods) {
-    benches.push_back(
-        std::make_unique<Bench>(method.shape, kThreads, attention_of(regime, method)));
+    benches.push_back(std::make_unique<Bench>(method.shape, kThreads, attention_of(regime, method),
+                                              std::vector<sp::Axes>{}, method.transport));
     benches.back()->run();  // warm-up
   }
   std::vector<std::vector<double>> seconds(kMethods.size());
@@ -238,9 +245,14 @@ int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // its map is not made for ranks as threads
   const int64_t tokens = argc > 1 ? std::atoll(argv[1]) : 8192;
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 5;
+  const std::string only = argc > 3 ? argv[3] : "";
   for (const Regime& regime : regimes(tokens)) {
-    measure_attention(regime, repetitions);
+    if (regime.name.find(only) != std::string::npos) {
+      measure_attention(regime, repetitions);
+    }
   }
-  measure_step(tokens, repetitions);
+  if (only.empty()) {
+    measure_step(tokens, repetitions);
+  }
   return 0;
 }

@@ -4,7 +4,7 @@
 //
 // Usage: bench_engine sharding [repetitions]
 //        bench_engine packed MODEL_DIR LENGTH,LENGTH,... [repetitions]
-// Ranks are threads of this process over Gloo on loopback, two in all. Repetitions of all variants
+// Ranks are threads of this process over shared memory, two in all. Repetitions of all variants
 // alternate; the median is reported.
 #include <ATen/ATen.h>
 

@@ -3,7 +3,7 @@
 // object per line.
 //
 // Usage: bench_experts MODEL_DIR LENGTH,LENGTH,... [repetitions]
-// Ranks are threads of this process over Gloo on loopback, with two threads in all. Repetitions of
+// Ranks are threads of this process over shared memory, with two threads in all. Repetitions of
 // all variants alternate; the median is reported. Time in exchanges is that of rank 0 between start
 // and end of all-to-alls of rows and counts, waiting for the other rank included.
 #include <ATen/ATen.h>
@@ -71,6 +71,10 @@ class TimedCommunicator final : public sp::Communicator {
   std::unique_ptr<sp::Transfer> do_send_recv(const at::Tensor& send, int64_t to,
                                              at::Tensor& receive, int64_t from) override {
     return inner_->send_recv(send, to, receive, from, kTag);
+  }
+  std::vector<std::unique_ptr<sp::Transfer>> do_start_transfers(
+      std::span<const sp::PointToPoint> transfers) override {
+    return inner_->start_transfers(transfers, kTag);
   }
 
  private:

@@ -47,7 +47,6 @@ GIB = 1 << 30
 LAYERS = 4
 SAVING = ["model.recompute=selective", "model.offload_activations=true", "model.logit_chunk_mb=256"]
 QWEN3 = ROOT / "configs/models/Qwen3-0.6B"
-QWEN3_LONG = ROOT / "configs/models/qwen3-0.6b-128k.yaml"
 
 
 def layout(**axes: int) -> list[str]:
@@ -162,9 +161,10 @@ def qwen3(report, options, folder: pathlib.Path) -> None:
     report.add({"part": "qwen3", "layout": "1 rank"} | found, {})
 
 
-def estimate(tokens: int, axes: dict[str, int]) -> float:
+def estimate(model: pathlib.Path, data: pathlib.Path, tokens: int, axes: dict[str, int]) -> float:
     """GiB of a rank, as `ringside check` predicts them."""
-    text = ringside_cli.run("check", QWEN3_LONG, *ringside_cli.layout(**axes), *SAVING[:2],
+    _, _, *cut = ringside_cli.layout(**axes)  # `check` starts no ranks
+    text = ringside_cli.run("check", f"model.path={model}", "model.init=random", f"data.train={data}", *cut, *SAVING[:2],
                             "model.dtype=bfloat16", f"train.tokens_per_micro_batch={tokens}", "rollout.reward=length",
                             f"rollout.max_completion_tokens={tokens - 256}", "rollout.max_prompt_tokens=256",
                             "--memory", "1000GiB")
@@ -182,7 +182,11 @@ def table(report, options, folder: pathlib.Path) -> None:
         rows.append(run)
         report.add(run, {})
     lengths = [8192, 32768, 131072]
-    predicted = {ranks: [estimate(tokens, {"ring": ranks} if ranks > 1 else {}) for tokens in lengths] for ranks in (1, 2, 4)}
+    large = with_positions(QWEN3, folder / "qwen3", max(lengths))
+    (large / "tokenizer.json").symlink_to(options.model.resolve() / "tokenizer.json")  # for the one prompt
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Say a word.", "answer": "word"}) + "\n")
+    predicted = {ranks: [estimate(large, prompts, tokens, {"ring": ranks}) for tokens in lengths] for ranks in (1, 2, 4)}
     for ranks, values in predicted.items():
         report.add({"part": "table", "layout": f"estimate, Qwen3-0.6B, ring {ranks}", "tokens": lengths, "gib": values}, {})
     plot(rows, lengths, predicted, options.plot)

@@ -32,7 +32,7 @@ import ringside_cli
 import tiny_models
 
 # What both sides are told. The first of the steps warms up and is not timed.
-KL_COEF, LEARNING_RATE, MAX_GRAD_NORM, STEPS = 0.04, 1e-4, 1.0, 4
+KL_COEF, LEARNING_RATE, MAX_GRAD_NORM = 0.04, 1e-4, 1.0
 PROMPTS, GROUP_SIZE, MICRO_BATCH = 8, 8, 8  # the last: samples of a forward pass of TRL's
 SAMPLES = PROMPTS * GROUP_SIZE
 FIELDS = ("loss", "kl", "grad_norm")
@@ -52,9 +52,22 @@ class Size:
     log_std: float = 0.9
     shortest: int = 16
     longest: int = 1024
+    first_id: int = 2
+    steps: int = 4
 
 
 SMALL = Size(128, 2, 256, 512, 16, 3.0, 0.9, 4, 128)
+# Of --model: samples as those of recipes/smollm2/reverse_words, of ids that are no special tokens.
+PRETRAINED = Size(
+    vocab=49152,
+    prompt_tokens=100,
+    log_mean=3.0,
+    log_std=0.3,
+    shortest=8,
+    longest=32,
+    first_id=100,
+    steps=3,
+)
 
 
 def write_model(size: Size, folder: pathlib.Path) -> int:
@@ -76,9 +89,10 @@ def write_rollouts(size: Size, path: pathlib.Path) -> None:
     rewards = torch.rand(SAMPLES, generator=generator).tolist()
     with path.open("w") as file:
         for sample, (length, reward) in enumerate(zip(lengths, rewards, strict=True)):
+            ids = (size.first_id, size.vocab)
             if sample % GROUP_SIZE == 0:
-                prompt = torch.randint(2, size.vocab, (size.prompt_tokens,), generator=generator)
-            completion = torch.randint(2, size.vocab, (length,), generator=generator)
+                prompt = torch.randint(*ids, (size.prompt_tokens,), generator=generator)
+            completion = torch.randint(*ids, (length,), generator=generator)
             rollout = dict(
                 group_id=sample // GROUP_SIZE,
                 prompt_ids=prompt.tolist(),
@@ -136,7 +150,7 @@ def run_ours(size: Size, folder: pathlib.Path, options: argparse.Namespace) -> d
     if ranks * each != options.threads:
         raise SystemExit(f"{ranks} ranks x train.threads={each}, expected {options.threads} in all")
     command = [options.ringside, "train", *(f"{key}={value}" for key, value in words.items())]
-    command += f"--rollouts {folder}/rollouts.jsonl --run-dir {folder}/run --steps {STEPS}".split()
+    command += f"--rollouts {folder}/rollouts.jsonl --run-dir {folder}/run --steps {size.steps}".split()
     perf, data = options.profile and shutil.which("perf"), folder / "perf.data"
     if perf:
         command = [*f"{perf} record -q -e cpu-clock -F 199 -o {data} --".split(), *command]
@@ -196,7 +210,7 @@ def trl_process(size: Size, folder: pathlib.Path) -> int:
         gradient_accumulation_steps=SAMPLES // MICRO_BATCH,
         num_generations=GROUP_SIZE,
         max_completion_length=size.longest,
-        max_steps=STEPS,
+        max_steps=size.steps,
         learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant",
         max_grad_norm=MAX_GRAD_NORM,
@@ -222,6 +236,7 @@ def trl_process(size: Size, folder: pathlib.Path) -> int:
 def run_trl(size: Size, folder: pathlib.Path, options: argparse.Namespace) -> dict:
     """Trains with GRPOTrainer in a process of its own; returns the side's figures."""
     words = [sys.executable, __file__, "--trl-process", folder, *["--small"] * options.small]
+    words += ["--model", options.model] if options.model else []
     peak = run_fresh(words, options.threads)
     steps = json.loads((folder / "trl.json").read_text())
     tokens = {key: int(steps[0][key]) for key in ("raw_tokens", "padded_tokens")}
@@ -260,7 +275,7 @@ def save(sides: dict[str, dict], options: argparse.Namespace, size: Size) -> pat
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     record = dict(date=date, versions=versions, cpu=cpu and cpu[1], cores=os.cpu_count())
     record |= dict(load_average=os.getloadavg()[0], threads=options.threads)
-    record |= dict(overrides=options.overrides, size=dataclasses.asdict(size), sides=sides)
+    record |= dict(overrides=options.overrides, size=dataclasses.asdict(size), model=str(options.model), sides=sides)
     path = _ROOT / "tools" / "bench" / "results" / f"vs_trl-{date.replace(':', '')}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -273,21 +288,26 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="of each side, in all")
     parser.add_argument("--overrides", default="", help='"key.sub=value ..." for our side')
     parser.add_argument("--small", action="store_true", help="a tiny size, to check the script")
+    parser.add_argument("--model", type=pathlib.Path, help="directory of a pretrained model")
     parser.add_argument("--ours-only", action="store_true", help="leave TRL out")
     either = parser.add_mutually_exclusive_group()  # figures under perf are not to be kept
     either.add_argument("--profile", action="store_true", help="our side alone, under perf")
     either.add_argument("--save", action="store_true", help="write JSON to tools/bench/results/")
     parser.add_argument("--trl-process", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    size = SMALL if options.small else Size()
+    size = PRETRAINED if options.model else SMALL if options.small else Size()
     options.ringside = options.ringside.resolve()
     if options.trl_process:
         return trl_process(size, options.trl_process)
     with tempfile.TemporaryDirectory() as folder_name:
         folder = pathlib.Path(folder_name)
-        parameters = write_model(size, folder / "model")
+        if options.model:
+            (folder / "model").symlink_to(options.model.resolve())
+            print(f"{options.model}, ", end="")
+        else:
+            print(f"{write_model(size, folder / 'model'):,} parameters, ", end="")
         write_rollouts(size, folder / "rollouts.jsonl")
-        print(f"{parameters:,} parameters, {SAMPLES} samples, {options.threads} threads a side")
+        print(f"{SAMPLES} samples, {options.threads} threads a side")
         sides = {"ringside": run_ours(size, folder, options)}
         if not (options.ours_only or options.profile):
             sides["TRL"] = run_trl(size, folder, options)

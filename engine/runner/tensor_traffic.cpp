@@ -1,0 +1,56 @@
+#include "engine/runner/tensor_traffic.h"
+
+#include <numeric>
+
+#include "engine/layers/decoder_layer.h"
+#include "engine/runner/tensor_inputs.h"
+
+namespace ringside::engine {
+namespace {
+
+// Rows that a rank sends in a gather of its own rows, and in a sum of all rows. The backward of
+// each is the other.
+struct SentRows {
+  int64_t gather = 0;
+  int64_t sum = 0;
+
+  explicit SentRows(const RowParts& rows) {
+    const int64_t own = rows.own().size();
+    const int64_t all = std::accumulate(rows.rows_of.begin(), rows.rows_of.end(), int64_t{0});
+    gather = own * (static_cast<int64_t>(rows.rows_of.size()) - 1);
+    sum = all - own;
+  }
+
+  int64_t elements(const TensorWidths& widths, int64_t forwards) const {
+    return forwards * (gather * widths.gathered + sum * widths.summed) + sum * widths.gathered +
+           gather * widths.summed;
+  }
+};
+
+}  // namespace
+
+int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
+  const Decoder& decoder = model.trunk();
+  const RowParts rows = row_parts(decoder.context(), input.batch->ids_s.size(0));
+  if (!rows.is_cut()) {
+    return 0;
+  }
+  const SentRows sent(rows);
+  const int64_t forwards = decoder.activation_options().recompute == Recompute::kNone ? 1 : 2;
+  int64_t elements =
+      decoder.stage().embeds ? sent.elements({0, decoder.config().hidden_size}, /*forwards=*/1) : 0;
+  const sp::Range& layers = decoder.stage().layers;
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    elements += sent.elements(decoder.layer(i).token_mixer().tensor_widths(), forwards) +
+                sent.elements(decoder.layer(i).channel_mixer().tensor_widths(), forwards);
+  }
+  const std::vector<int64_t> entries = divide_entries(input.batch->source_n, rows).entries_of;
+  const int64_t of_head =
+      decoder.stage().scores
+          ? model.tensor_bytes({static_cast<int64_t>(entries.size()), entries[rows.ranks->rank()],
+                                input.batch->num_entries()})
+          : 0;
+  return elements * static_cast<int64_t>(at::elementSize(decoder.compute_dtype())) + of_head;
+}
+
+}  // namespace ringside::engine
