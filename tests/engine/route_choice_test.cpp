@@ -47,6 +47,20 @@ at::Tensor forward(const Decoder& decoder, const Tokens& tokens, ExpertNotes& ro
   return decoder.forward(tokens.ids, tokens.positions, attention, &routes);
 }
 
+Decoder decoder_of(const ModelConfig& config, at::ScalarType dtype, bool packs_for_sampling) {
+  ComputeContext context(dtype);
+  context.products.packs_for_sampling = packs_for_sampling;
+  Decoder decoder(config, context);
+  decoder.init_random(5, 0.2);
+  return decoder;
+}
+
+// A forward without autograd, as generation runs it.
+at::Tensor sample(const Decoder& decoder, const Tokens& tokens, ExpertNotes& routes) {
+  test::LocalAttention attention(tokens.lengths);
+  return decoder.forward(decoder.materialize(), tokens.ids, tokens.positions, attention, &routes);
+}
+
 ExpertNotes replaying(const at::Tensor& routes_sLK) { return {.replayed_sLK = routes_sLK}; }
 
 TEST_CASE("routes: replayed experts are weighed by the current logits", "[routes]") {
@@ -102,7 +116,7 @@ TEST_CASE("routes: own routes give the same bits, others another result", "[rout
   config.experts.router = router;
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     CAPTURE(router, dtype);
-    const Decoder decoder = test::random_decoder(config, dtype, 5);
+    const Decoder decoder = decoder_of(config, dtype, false);
     const Tokens tokens;
     ExpertNotes recording{.records = true};
     const at::Tensor hidden = forward(decoder, tokens, recording);
@@ -118,12 +132,18 @@ TEST_CASE("routes: own routes give the same bits, others another result", "[rout
     CHECK_FALSE(forward(decoder, tokens, others).equal(hidden));
     CHECK(others.changed.item<double>() > 0.0);
 
-    // Without autograd, as generation runs it.
-    test::LocalAttention attention(tokens.lengths);
+    // Without autograd, by the same kernels.
     ExpertNotes again{.replayed_sLK = used, .records = true};
-    CHECK(decoder.forward(decoder.materialize(), tokens.ids, tokens.positions, attention, &again)
-              .equal(hidden));
+    CHECK(sample(decoder, tokens, again).equal(hidden));
     CHECK(again.recorded_sLK().equal(used));
+    // With weights that are packed for sampling. Their kernel may round otherwise than that of
+    // training, so that the forward to compare with is one of its own.
+    const Decoder packed = decoder_of(config, dtype, true);
+    ExpertNotes sampling{.records = true};
+    const at::Tensor sampled = sample(packed, tokens, sampling);
+    ExpertNotes sampled_again{.replayed_sLK = sampling.recorded_sLK(), .records = true};
+    CHECK(sample(packed, tokens, sampled_again).equal(sampled));
+    CHECK(sampled_again.recorded_sLK().equal(sampling.recorded_sLK()));
   }
 }
 
