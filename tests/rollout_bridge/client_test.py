@@ -291,6 +291,20 @@ class Grants(unittest.TestCase):
         return False
 
 
+class Endings(unittest.TestCase):
+    def test_a_client_whose_trainer_is_gone_after_END_closes_without_its_answer(self):
+        for connected in (True, False):
+            trainer = WrittenTrainer()
+            client = Client(trainer.address, "w")
+            trainer.welcome()
+            trainer.send("END", {"reason": "finished"})
+            self.assertEqual(client.poll(timeout=5), Ended("finished"))
+            if not connected:
+                trainer.close()
+            self.assertTrue(client.close(timeout=5))
+            trainer.close()
+
+
 class Refusals(unittest.TestCase):
     def message(self):
         rollout = Rollout("r", 1, 2, 0, [1], [2, 3], [-1.0, -2.0], [(0, 0, 2)])

@@ -91,10 +91,11 @@ class Client(SessionLoop):
                 self._paused, self._resumed, self._last_heartbeat = False, True, 0.0
 
     def close(self, reason: str = "", timeout: float = 10.0) -> bool:
-        """Waits for acknowledgements, says BYE. False when `timeout` ran out before."""
+        """Waits for acknowledgements, says BYE. After the trainer's END it waits for neither them nor the
+        answer to BYE. False when rollouts were left without acknowledgement or `timeout` ran out before."""
         deadline = time.monotonic() + timeout
         with self._room:
-            self._room.wait_for(lambda: self._over or not self._pending, timeout)
+            self._room.wait_for(lambda: self._over or self._ended or not self._pending, timeout)
             self._leaving = reason
         self._thread.join(max(0.0, deadline - time.monotonic()))
         clean = self._over and not self._pending

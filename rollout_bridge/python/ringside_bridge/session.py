@@ -38,8 +38,8 @@ def _drop_sample(granted: Granted, rollout: Rollout) -> None:
 
 class SessionLoop:
     """What runs in the thread. Fields without a note are the thread's own; `_lock` guards `_pending`,
-    `_granted`, `_unseen`, `_installed`, `_commits`, `_paused` and `_leaving`, which the caller's side
-    shares."""
+    `_granted`, `_unseen`, `_installed`, `_commits`, `_paused`, `_leaving` and `_ended`, which the
+    caller's side shares."""
 
     def __init__(self, address: str, worker_id: str, capacity_samples: int, max_pending: int,
                  chunk_bytes: int, curve: CurveKeys | None, settings: dict | None = None):
@@ -60,6 +60,7 @@ class SessionLoop:
         self._paused = self._resumed = False
         self._leaving: str | None = None
         self._over = False
+        self._ended = False  # the trainer said END: it may be gone before it answers anything
         self._progress = time.monotonic()
         self._hung_since: float | None = None
         self._context = zmq.Context()
@@ -75,6 +76,8 @@ class SessionLoop:
                     self._session()
                     return
                 except _Rejoin as why:
+                    if self._ended:
+                        return
                     if self._joined:
                         self._events.put(Disconnected(str(why)))
                         backoff = 0.1
@@ -135,6 +138,8 @@ class SessionLoop:
             if self._joined:
                 self._work()
             self._flush()
+            if self._ended and self._leave_said:  # BYE is sent if the trainer is still there
+                return
             limit = self._welcome["timeout_ms"] / 1000 if self._joined else 5.0
             if not hello_waits and time.monotonic() - self._last_message > limit:
                 raise _Rejoin(f"no message for {limit:.1f} s")
@@ -229,6 +234,9 @@ class SessionLoop:
         pass
 
     def _on_end(self, message: Message) -> None:
+        with self._room:
+            self._ended = True
+            self._room.notify_all()
         self._events.put(Ended(message.body.get("reason", "")))
 
     def _on_credit(self, message: Message) -> None:
