@@ -3,9 +3,10 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring|--tensor] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
+# Usage: tools/quickstart.sh [--ring|--tensor|--pipeline] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --tensor   train with two tensor-parallel ranks
+#   --pipeline train with a pipeline of two stages
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
 #   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; hybrid: a
@@ -30,13 +31,14 @@ main() {
     case $1 in
       --ring) axis=ring ;;
       --tensor) axis=tensor ;;
+      --pipeline) axis=pipeline ;;
       --seed | --variant | --model)
         (($# > 1)) || die "$1 needs a value"
         local -n option=${1#--}
         option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --tensor, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
+      *) die "unknown option '$1'; expected --ring, --tensor, --pipeline, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
     esac
     shift
   done
@@ -46,7 +48,9 @@ main() {
   [[ $model == dense || $model == moe || $model == hybrid || $model == smollm2 ]] ||
     die "--model is '$model', expected dense, moe, hybrid or smollm2"
   [[ $model != smollm2 || ($axis == ulysses && $variant == short) ]] ||
-    die "--model smollm2 takes neither --ring, --tensor nor --variant"
+    die "--model smollm2 takes neither --ring, --tensor, --pipeline nor --variant"
+  [[ $model != moe || $axis != pipeline ]] ||
+    die "--model moe divides its experts over the ranks of a stage, and --pipeline leaves one there"
 
   tools/setup.sh --no-tests
   if [[ $model == smollm2 ]]; then
@@ -62,6 +66,8 @@ main() {
   local layout=(parallel.ulysses_parallel_size=2 parallel.ringattn_parallel_size=1)
   [[ $axis == ring ]] && layout=(parallel.ulysses_parallel_size=1 parallel.ringattn_parallel_size=2)
   [[ $axis == tensor ]] && layout=(parallel.ulysses_parallel_size=1 parallel.tensor_parallel_size=2)
+  [[ $axis == pipeline ]] && layout=(parallel.ulysses_parallel_size=1 parallel.pipeline_parallel_size=2
+    train.tokens_per_micro_batch=2048)  # a pipeline needs several
   [[ $model == moe ]] && layout+=(parallel.expert_parallel_size=2)
   local recipe=recipes/quickstart
   [[ $variant == long ]] && recipe=recipes/quickstart_long
