@@ -1,4 +1,5 @@
-// Batched sampler from a decoder: the embedded alternative to an inference server.
+// Sampler from a decoder, which computes many completions together: the embedded alternative to an
+// inference server.
 //
 // Shapes: s = tokens of prompt and completion but the last, L = layers with experts, K = experts a
 // token.
@@ -13,6 +14,10 @@
 #include "engine/models/decoder.h"
 
 namespace ringside::engine {
+
+// Tokens of one forward over prompts, which bounds the memory of its activations; a longer prompt
+// is one forward.
+inline constexpr int64_t kPrefillTokens = 8192;
 
 enum class StopReason { kStop, kLength, kAborted };
 
@@ -33,19 +38,26 @@ struct GenerateOptions {
   // Called before every token. True ends all unfinished completions as kAborted with their tokens
   // so far.
   std::function<bool()> should_stop = {};
-  // Completions bring routes_sLK. The model has experts.
+  // Completions bring routes_sLK, unless should_stop ended them before they began. The model has
+  // experts.
   bool record_routes = false;
+  // Completions that are computed together; 0: all. As soon as one ends, the next begins.
+  int64_t max_rows = 0;
+  // Bytes for keys and values; 0: as many as needed. Where they do not suffice, the completions
+  // that began last wait, and what they had is computed once more.
+  int64_t cache_bytes = 0;
 };
 
-// One completion per prompt, in order. All prompts run as one batch, which the caller bounds. Equal
-// prompts are computed once; finished rows leave the batch. The tokens drawn for a prompt depend on
-// its seed and not on the batch, up to the rounding of GEMMs of other shapes.
+// One completion per prompt, in order. The tokens drawn for a prompt depend on its seed and not on
+// what runs beside it, up to the rounding of products of other shapes. Equal prompts are computed
+// once, and their completions share its keys and values.
 // Blocks: until done.
 // Throws: std::invalid_argument on a stage of a model, an empty prompt, a prompt longer than
-// num_positions() of the model (when set) allows with max_new_tokens, a wrong number of seeds, and
-// bad params; c10::Error on an id outside the vocabulary (on CUDA an error of the device), and as
-// draw_tokens(). Collective over: the shard of a sharded decoder. Thread safety: any number of
-// threads while no thread writes parameters.
+// num_positions() of the model (when set) allows with max_new_tokens, one that cache_bytes cannot
+// hold with max_new_tokens, a wrong number of seeds, negative options, and bad params; c10::Error
+// on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
+// Collective over: the shard of a sharded decoder. Thread safety: any number of threads while no
+// thread writes parameters.
 std::vector<Completion> generate(const Decoder& decoder,
                                  const std::vector<std::vector<int64_t>>& prompts,
                                  const SamplingParams& params, const GenerateOptions& options = {});

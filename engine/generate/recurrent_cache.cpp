@@ -22,11 +22,35 @@ at::Tensor by_group_of(const sp::StateShape& shape, const at::Tensor& out_ShV) {
 
 }  // namespace
 
-RecurrentCache::RecurrentCache(int64_t num_layers, std::vector<int64_t> prompt_lengths)
-    : prompt_lengths_(std::move(prompt_lengths)), layers_(num_layers) {}
+void RecurrentCache::begin_prompts(std::vector<int64_t> lengths) {
+  prompt_lengths_ = std::move(lengths);
+  prompts_ = std::make_shared<std::vector<LayerState>>(rows_.size());
+  tables_ = {};
+}
+
+void RecurrentCache::add_rows(const std::vector<PromptState>& prompts) {
+  const auto add = [&](at::Tensor& rows, at::Tensor LayerState::*member, std::size_t layer) {
+    std::vector<at::Tensor> parts;
+    if (rows.defined()) {
+      parts.push_back(rows);
+    }
+    for (const PromptState& prompt : prompts) {
+      const at::Tensor& states = (*prompt.layers)[layer].*member;
+      if (!states.defined()) {
+        return;
+      }
+      parts.push_back(states.narrow(0, prompt.index, 1));
+    }
+    rows = parts.empty() ? at::Tensor() : at::cat(parts);
+  };
+  for (std::size_t layer = 0; layer < rows_.size(); ++layer) {
+    add(rows_[layer].state_BhKV, &LayerState::state_BhKV, layer);
+    add(rows_[layer].before_BTc, &LayerState::before_BTc, layer);
+  }
+}
 
 void RecurrentCache::keep_rows(const at::Tensor& rows_b) {
-  for (LayerState& layer : layers_) {
+  for (LayerState& layer : rows_) {
     for (at::Tensor* x : {&layer.state_BhKV, &layer.before_BTc}) {
       *x = x->defined() ? x->index_select(0, rows_b) : *x;
     }
@@ -34,8 +58,7 @@ void RecurrentCache::keep_rows(const at::Tensor& rows_b) {
 }
 
 at::Tensor RecurrentCache::mix(int64_t layer, const GatedDelta& net) {
-  LayerState& state = layers_.at(layer);
-  return state.state_BhKV.defined() ? step(state, net) : prefill(state, net);
+  return prompts_ ? prefill(prompts_->at(layer), net) : step(rows_.at(layer), net);
 }
 
 RecurrentCache::PromptTables RecurrentCache::make_tables(const sp::StateShape& shape,
@@ -75,9 +98,9 @@ at::Tensor RecurrentCache::prefill(LayerState& layer, const GatedDelta& net) {
 }
 
 at::Tensor RecurrentCache::step(LayerState& layer, const GatedDelta& net) {
-  TORCH_CHECK(net.channels_sGC.size(0) == layer.state_BhKV.size(0),
-              "recurrent cache: ", layer.state_BhKV.size(0), " sequences, got ",
-              net.channels_sGC.size(0), " rows");
+  TORCH_CHECK(layer.state_BhKV.defined() && net.channels_sGC.size(0) == layer.state_BhKV.size(0),
+              "recurrent cache: a step of ", net.channels_sGC.size(0),
+              " rows, expected one of each sequence");
   const at::Tensor convolved = causal_conv_silu_step(conv_channels(net.shape, net.channels_sGC),
                                                      conv_weight(net), layer.before_BTc);
   return by_group_of(net.shape, delta_step(rows_of(net, convolved), layer.state_BhKV));

@@ -16,27 +16,42 @@
 
 namespace ringside::engine {
 
-// The first call for each layer is the prefill, over the packed prompts. Later calls are for one
-// row of each sequence. Not differentiable.
-// Thread safety: none.
+// States of some sequences after one layer; undefined where the layer passes none.
+struct LayerState {
+  at::Tensor state_BhKV;  // accumulation dtype
+  at::Tensor before_BTc;  // [B, T - 1, c] rows before the next one
+};
+
+// What a prompt left: sequence `index` of `layers`, which prompts of one forward share.
+struct PromptState {
+  std::shared_ptr<const std::vector<LayerState>> layers;
+  int64_t index = 0;
+};
+
+// Not differentiable. Thread safety: none.
 class RecurrentCache final : public RecurrentBackend {
  public:
-  // prompt_lengths: tokens of each packed prompt, all positive.
-  RecurrentCache(int64_t num_layers, std::vector<int64_t> prompt_lengths);
+  // Without rows.
+  explicit RecurrentCache(int64_t num_layers) : rows_(num_layers) {}
 
-  // Keeps sequences rows_b (int64 on the cache's device, repeats allowed) in that order and drops
-  // the others.
+  // The next forward is over these packed prompts.
+  void begin_prompts(std::vector<int64_t> lengths);
+  // The next forward is over one token of each row.
+  void begin_step() { prompts_ = nullptr; }
+
+  // What prompt `index` of the last such forward left.
+  PromptState prompt(int64_t index) const { return {prompts_, index}; }
+
+  // Adds a row behind each of these prompts.
+  void add_rows(const std::vector<PromptState>& prompts);
+  // Keeps rows_b (int64 on the cache's device) in that order and drops the others.
   void keep_rows(const at::Tensor& rows_b);
 
-  // Throws: std::out_of_range on a layer that does not exist; c10::Error when a later call has not
-  // one row of each sequence.
+  // Throws: std::out_of_range on a layer that does not exist; c10::Error when a step has not one
+  // row of each sequence.
   at::Tensor mix(int64_t layer, const GatedDelta& net) override;
 
  private:
-  struct LayerState {
-    at::Tensor state_BhKV;  // accumulation dtype; undefined before the prefill
-    at::Tensor before_BTc;  // [B, T - 1, c] rows before the next one
-  };
   // Of the packed prompts, the same for every layer.
   struct PromptTables {
     std::shared_ptr<const ConvTables> conv;
@@ -46,8 +61,9 @@ class RecurrentCache final : public RecurrentBackend {
   at::Tensor prefill(LayerState& layer, const GatedDelta& net);
   static at::Tensor step(LayerState& layer, const GatedDelta& net);
 
+  std::vector<LayerState> rows_;
+  std::shared_ptr<std::vector<LayerState>> prompts_;  // null: the forward is a step
   std::vector<int64_t> prompt_lengths_;
-  std::vector<LayerState> layers_;
   PromptTables tables_;  // made by the first layer's prefill
 };
 

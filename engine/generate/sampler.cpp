@@ -1,12 +1,16 @@
 #include "engine/generate/sampler.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "engine/generate/row_draw.h"
 
 namespace ringside::engine {
 namespace {
@@ -31,6 +35,25 @@ at::Tensor keep_top_p(const at::Tensor& logits_BV, double top_p) {
 void check_finite(const at::Tensor& values) {
   TORCH_CHECK(values.isfinite().all().item<bool>(),
               "draw_tokens: logits that are not finite; the model has diverged");
+}
+
+// Row by row, without a tensor for each step.
+Draw draw_rows(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
+               const SamplingParams& params) {
+  const int64_t rows = logits_BV.size(0), vocabulary = logits_BV.size(1);
+  const at::Tensor logits = logits_BV.contiguous(), uniform = uniform_B.contiguous();
+  const Draw draw{at::empty({rows}, at::kLong), at::empty({rows}, at::kFloat)};
+  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> weights(vocabulary);
+    for (int64_t row = begin; row < end; ++row) {
+      const DrawnToken drawn =
+          draw_from_row(logits.const_data_ptr<float>() + row * vocabulary, vocabulary,
+                        uniform.const_data_ptr<double>()[row], params, weights.data());
+      draw.ids_B.mutable_data_ptr<int64_t>()[row] = drawn.id;
+      draw.logprobs_B.mutable_data_ptr<float>()[row] = drawn.logprob;
+    }
+  });
+  return draw;
 }
 
 }  // namespace
@@ -72,6 +95,9 @@ at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& 
 
 Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
                  const SamplingParams& params) {
+  if (logits_BV.is_cpu() && logits_BV.scalar_type() == at::kFloat) {
+    return draw_rows(logits_BV, uniform_B, params);
+  }
   const at::Tensor logprobs_BV = sampling_logprobs(logits_BV, params);
   at::Tensor ids_B1;
   if (params.temperature == 0) {

@@ -48,10 +48,11 @@ struct Draw {
   at::Tensor logprobs_B;  // fp32 or fp64, of the drawn ids under sampling_logprobs()
 };
 
-// Inverts the cumulative distribution at uniform_B (fp64 in [0, 1), ignored at temperature 0).
+// Inverts the cumulative distribution at uniform_B (fp64 in [0, 1), ignored at temperature 0). On
+// the CPU in fp32 every row is one pass over its logits (row_draw.h).
 // Shapes: as sampling_logprobs(); all on one device.
 // Blocks: until the device has computed the distribution, except at temperature 0.
-// Throws: c10::Error on logits of which one is NaN or +inf. At temperature 0 they are not checked.
+// Throws: c10::Error on logits of which one is NaN or +inf.
 Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
                  const SamplingParams& params);
 

@@ -104,6 +104,7 @@ struct RolloutConfig {
   ServerConfig server_options;
   int64_t num_workers = 1;
   int64_t worker_threads = 1;
+  int64_t cache_mb = 0;
   int64_t max_steps_without_score = 3;
 };
 

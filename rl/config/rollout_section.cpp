@@ -116,6 +116,10 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024),
                  "CPU threads of each worker");
   fields.integer(
+      "rollout.cache_mb", rollout.cache_mb, at_least(0),
+      "MiB of keys and values that the built-in generator keeps at a time; where a batch "
+      "needs more, its completions take turns; 0 = as many as the batch needs");
+  fields.integer(
       "rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
       "after so many steps in a row in which no sample has a score (a reward that "
       "fails), the run saves a checkpoint and ends with exit code 1, as a shorter run in which no "
@@ -128,8 +132,8 @@ void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
   add_sampling(fields, rollout);
   add_reward_options(fields, rollout.reward_options);
   add_server(fields, rollout, rollout.server_options);
-  for (const char* key : {"rollout.num_workers", "rollout.worker_threads", "rollout.server",
-                          "rollout.server_options."}) {
+  for (const char* key : {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb",
+                          "rollout.server", "rollout.server_options."}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("rollout",

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/generate/generator.h"
+#include "engine/generate/page_pool.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder_units.h"
 #include "engine/models/sampling_panels.h"
 #include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/report/byte_text.h"
+#include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sequence_parallel.h"
@@ -89,17 +92,31 @@ int64_t packed_weights(const Config& config, const engine::ModelConfig& model) {
   return sampled_storage(config).projections ? 0 : engine::sampling_panel_bytes(model, context);
 }
 
-// An embedded worker's model that samples its share of a step at once: weights, cache, and the
-// larger of the prompts' forward and the last tokens' draw.
-int64_t sampling_memory(const Config& config, const engine::ModelConfig& model) {
+// Keys and values of so many completions, each in pages of its own behind its group's prompt.
+int64_t cache_memory(const Config& config, const engine::ModelConfig& model, int64_t rows) {
+  const RolloutConfig& rollout = config.rollout;
+  const int64_t groups = (rows + rollout.group_size - 1) / rollout.group_size;
+  const int64_t tokens = groups * rollout.max_prompt_tokens +
+                         rows * (rollout.max_completion_tokens + engine::kPageTokens);
+  const int64_t bytes = tokens * cached_elements(model) * bytes_of(scalar_type(config.model.dtype));
+  return rollout.cache_mb > 0 ? std::min(bytes, rollout.cache_mb << 20) : bytes;
+}
+
+// An embedded worker's model that samples its share of a step: weights, cache, and the larger of
+// the prompts' forward and the last tokens' draw.
+int64_t sampling_memory(const Config& config, const engine::ModelConfig& model,
+                        c10::Device device) {
   const int64_t compute = bytes_of(scalar_type(config.model.dtype));
   const RolloutConfig& rollout = config.rollout;
-  const int64_t samples = samples_per_batch(config);
-  const int64_t tokens = rollout.max_prompt_tokens + rollout.max_completion_tokens;
-  const int64_t cache = samples * tokens * cached_elements(model) * compute;
-  // Log-probs in fp32; their exponentials, and sums of those, in fp64.
-  const int64_t draw = samples * model.vocab_size * (compute + 4 + 4 + 8 + 8);
-  const int64_t prompts = samples / rollout.group_size * rollout.max_prompt_tokens;
+  const int64_t rows = std::min(samples_per_batch(config), kMostRows);
+  const int64_t cache = cache_memory(config, model, rows);
+  // The logits in fp32. Elsewhere than on the CPU also the log-probs, their exponentials and sums
+  // of those, these in fp64.
+  const int64_t of_token = compute + 4 + (device.is_cpu() ? 0 : 4 + 8 + 8);
+  const int64_t draw = rows * model.vocab_size * of_token;
+  const int64_t prompts =
+      std::min((rows + rollout.group_size - 1) / rollout.group_size * rollout.max_prompt_tokens,
+               std::max(engine::kPrefillTokens, rollout.max_prompt_tokens));
   const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
   return worker_weights(config, model) + packed_weights(config, model) + cache +
          std::max(draw, prefill);
@@ -202,7 +219,7 @@ RunMemory run_memory(const Config& config, const engine::ModelConfig& model,
   memory.workers = config.rollout.num_workers;
   memory.worker_on_host = kProcess + kReceivedCopies * version;
   if (config.rollout.server == RolloutServer::kEmbedded) {
-    memory.worker_model = sampling_memory(config, model);
+    memory.worker_model = sampling_memory(config, model, place.device);
     memory.worker_on_host += place.device.is_cpu() ? memory.worker_model : 0;
   } else {  // it checks the server with a copy of its own, on the host
     memory.worker_on_host += worker_weights(config, model);

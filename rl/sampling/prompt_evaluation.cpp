@@ -8,8 +8,9 @@
 namespace ringside::rl {
 namespace {
 
-// Completions sampled as one batch.
-constexpr int64_t kCompletionBatch = 256;
+// Completions that are sampled, and then scored, by one call. At the end of a call fewer and fewer
+// are computed together, so that it has many times the rows of the sampler.
+constexpr int64_t kCompletionBatch = 8 * kMostRows;
 
 void add_completion(PromptEvaluation& evaluation, std::size_t index,
                     const ScoredCompletion& scored) {

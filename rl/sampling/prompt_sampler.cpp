@@ -38,6 +38,8 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
   engine::GenerateOptions options;
   options.seeds = seeds;
   options.record_routes = record_routes;
+  options.max_rows = kMostRows;
+  options.cache_bytes = config_.cache_mb << 20;
   auto completions = engine::generate(decoder, prompt_ids, params, options);
   return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
 }

@@ -10,6 +10,9 @@
 
 namespace ringside::rl {
 
+// Completions that are computed together; the others begin as these end.
+inline constexpr int64_t kMostRows = 256;
+
 class PromptSampler {
  public:
   // Throws: what PromptScorer's constructor throws.
@@ -22,9 +25,9 @@ class PromptSampler {
   // Returns the length in use. Throws: what PromptScorer::encode throws.
   int64_t fit_completions(const std::vector<Prompt>& prompts);
 
-  // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout.
-  // temperature 0 is greedy. record_routes: completions bring the experts that their tokens used.
-  // Several threads compute the rewards.
+  // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout and
+  // with keys and values of rollout.cache_mb at most. temperature 0 is greedy. record_routes:
+  // completions bring the experts that their tokens used. Several threads compute the rewards.
   // Blocks: until all completions are sampled and scored.
   // Shapes: seeds is as long as prompts. The decoder is whole on this process.
   // Throws: what PromptScorer::encode and engine::generate throw.

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "engine/generate/kv_cache.h"
+#include "engine/generate/paged_cache.h"
 #include "rl/publish/weight_snapshot.h"
 #include "rl/setup/model_setup.h"
 
@@ -37,7 +37,8 @@ std::vector<float> ShadowModel::score(const std::vector<int64_t>& ids, double te
   const auto count = static_cast<int64_t>(ids.size());
   TORCH_CHECK(count >= 2, "score: ", count, " ids, expected 2 or more");
   // The prefill of generation is causal attention over one document.
-  engine::KvCache attention(decoder.config(), {count}, decoder.context(), count);
+  engine::PagedCache attention(decoder.config(), decoder.context());
+  attention.begin_prompts({count});
   const at::Tensor ids_s = at::tensor(ids, at::kLong);
   const at::Tensor hidden_sE = decoder.forward(ids_s, at::arange(count, at::kLong), attention);
   const at::Tensor temperature_n = at::full({count - 1}, temperature, at::kFloat);

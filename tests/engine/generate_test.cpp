@@ -2,7 +2,7 @@
 // unequal prompts, and that a completion depends on its seed alone, not on its neighbours in the
 // batch.
 #include "engine/generate/generator.h"
-#include "engine/generate/kv_cache.h"
+#include "engine/generate/paged_cache.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/local_attention.h"
@@ -125,7 +125,7 @@ TEST_CASE("greedy decoding equals the argmax of a full recompute") {
 // What a cache of two prompts receives and returns, layer by layer.
 class SizesSeen final : public AttentionBackend {
  public:
-  explicit SizesSeen(KvCache& cache) : cache_(cache) {}
+  explicit SizesSeen(PagedCache& cache) : cache_(cache) {}
   bool attends_latents() const override { return cache_.attends_latents(); }
   at::Tensor attend(const AttentionSpec& spec, const at::Tensor& q_sHD, const at::Tensor& k_sKD,
                     const at::Tensor& v_sKD) override {
@@ -136,12 +136,13 @@ class SizesSeen final : public AttentionBackend {
   int64_t numbers_per_token = 0;  // of all layers
 
  private:
-  KvCache& cache_;
+  PagedCache& cache_;
 };
 
 TEST_CASE("latent attention keeps one latent and one rotated key a token") {
   const Decoder decoder = latent_decoder();
-  KvCache cache(decoder.config(), {4}, decoder.context(), 8);
+  PagedCache cache(decoder.config(), decoder.context());
+  cache.begin_prompts({4});
   SizesSeen seen(cache);
   const at::NoGradGuard no_grad;
   decoder.forward(decoder.materialize(), at::arange(4, at::kLong), at::arange(4, at::kLong), seen);
@@ -179,7 +180,8 @@ TEST_CASE("in bf16 attention over the cache is the exact one, rounded once") {
   const auto random = [](std::vector<int64_t> shape) {
     return (at::randn(shape) * 3).to(at::kBFloat16);  // scores of up to 50
   };
-  KvCache cache(config, lengths, ComputeContext(at::kBFloat16), 20);
+  PagedCache cache(config, ComputeContext(at::kBFloat16));
+  cache.begin_prompts(lengths);
   struct Layer {
     AttentionSpec spec;
     std::vector<at::Tensor> q, k, v;  // of each sequence, all its tokens
@@ -205,6 +207,7 @@ TEST_CASE("in bf16 attention over the cache is the exact one, rounded once") {
     compare(out[lengths[0] - 1], layer, 0);
     compare(out[lengths[0] + lengths[1] - 1], layer, 1);
   }
+  cache.add_rows(cache.take_prompts());
   for (int64_t step = 0; step < steps; ++step) {
     cache.begin_step();
     for (Layer& layer : layers) {
@@ -238,6 +241,89 @@ TEST_CASE("a completion depends on its seed, not on who shares the batch") {
   }
   CHECK(together[0].ids != together[3].ids);  // the same prompt under another seed
   CHECK(generate(decoder, kPrompts, params, {.seeds = seeds})[2].ids == together[2].ids);
+}
+
+TEST_CASE("completions take turns for few rows and little cache, and are the same") {
+  const bool latent = GENERATE(false, true);
+  CAPTURE(latent);
+  const Decoder decoder = make_decoder(at::kDouble, latent);
+  Prompts prompts = kPrompts;
+  prompts.insert(prompts.end(), 3, {1, 2, 3});  // five completions of one prompt
+  prompts.push_back(std::vector<int64_t>(35, 4));
+  const SamplingParams params{.max_new_tokens = 40, .stop_ids = {0}, .seed = 3};
+  const auto expected = generate(decoder, prompts, params);
+  const auto check = [&](const GenerateOptions& options) {
+    const auto found = generate(decoder, prompts, params, options);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      CAPTURE(options.max_rows, options.cache_bytes, i);
+      CHECK(found[i].ids == expected[i].ids);
+      CHECK(found[i].finish == expected[i].finish);
+      CHECK(max_abs_diff(at::tensor(found[i].logprobs), at::tensor(expected[i].logprobs)) < 1e-6);
+    }
+  };
+  for (const int64_t rows : {1, 2, 5}) {
+    check({.max_rows = rows});
+  }
+  // Room for the longest completion alone, and for two or three.
+  PagedCache cache(decoder.config(), decoder.context());
+  const int64_t alone = cache.row_bytes(35 + 40) + cache.row_bytes(1);
+  for (const int64_t bytes : {alone, 2 * alone, 3 * alone}) {
+    check({.cache_bytes = bytes});
+  }
+  CHECK_THROWS_WITH(generate(decoder, prompts, params, {.cache_bytes = alone - 1}),
+                    Catch::Contains("keys and values of prompt 8 with its completion take"));
+}
+
+TEST_CASE("a completion that left the cache brings the routes of all its tokens", "[routes]") {
+  ModelConfig config = test::tiny_config(13);
+  config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
+  config.blocks = {{.channel_mixer = ChannelMixerKind::kMlp},
+                   {.channel_mixer = ChannelMixerKind::kExperts}};
+  const Decoder decoder = test::random_decoder(config, at::kDouble, 9, 0.35);
+  const SamplingParams params{.max_new_tokens = 40, .seed = 4};
+  const auto expected = generate(decoder, kPrompts, params, {.record_routes = true});
+  PagedCache cache(decoder.config(), decoder.context());
+  const auto found =
+      generate(decoder, kPrompts, params,
+               {.record_routes = true, .cache_bytes = 2 * cache.row_bytes(7 + 40 + 16)});
+  for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+    CAPTURE(i);
+    CHECK(found[i].ids == expected[i].ids);
+    CHECK(std::get<0>(found[i].routes_sLK.sort(2))
+              .equal(std::get<0>(expected[i].routes_sLK.sort(2))));
+  }
+}
+
+TEST_CASE("rows behind one prompt share its pages until they write") {
+  const Decoder decoder = make_decoder(at::kDouble);
+  const DecoderWeights weights = decoder.materialize();
+  const at::NoGradGuard no_grad;
+  PagedCache cache(decoder.config(), decoder.context());
+  const int64_t page = cache.row_bytes(1);
+  cache.begin_prompts({40});
+  decoder.forward(weights, at::arange(40, at::kLong).remainder(13), at::arange(40, at::kLong),
+                  cache);
+  {
+    const std::vector<CachedPrompt> prompts = cache.take_prompts();
+    cache.add_rows({prompts[0], prompts[0], prompts[0]});
+    CHECK(cache.bytes() == 3 * page);
+  }
+  const auto step = [&](int64_t tokens_before) {
+    cache.begin_step();
+    decoder.forward(weights, at::tensor({1, 2, 3}, at::kLong),
+                    at::full({3}, tokens_before, at::kLong), cache);
+  };
+  step(40);
+  CHECK(cache.bytes() == (2 + 3) * page);  // the third page, half full, once for each row
+  for (int64_t t = 41; t < 48; ++t) {
+    step(t);
+  }
+  CHECK(cache.bytes() == (2 + 3) * page);
+  CHECK(cache.step_bytes() == 3 * page);
+  step(48);
+  CHECK(cache.bytes() == (2 + 6) * page);
+  cache.keep_rows({2});
+  CHECK(cache.bytes() == (2 + 2) * page);
 }
 
 TEST_CASE("stop ids end a completion and are its last token; the rest run to the limit") {
@@ -305,6 +391,38 @@ TEST_CASE("drawn tokens follow the distribution and stay inside the cut") {
   CHECK(share[2].item<double>() == 0);
   CHECK(max_abs_diff(share, expected) < 0.015);  // four standard deviations of 20000 draws
   CHECK(max_abs_diff(draw.logprobs_B, expected.log().index_select(0, draw.ids_B)) < 1e-12);
+}
+
+TEST_CASE("a draw from a row is the one that the whole distribution gives") {
+  at::manual_seed(11);
+  const int64_t rows = 300, vocabulary = 1500;
+  const at::Tensor logits = at::randn({rows, vocabulary}, at::kFloat) * 3;
+  logits.select(0, 3).fill_(-std::numeric_limits<float>::infinity());
+  logits[3][1499] = 1.0;  // one token alone
+  std::vector<double> uniform;
+  for (int64_t i = 0; i < rows; ++i) {
+    uniform.push_back(RandomStream{2, static_cast<uint64_t>(i)}.uniform(1));
+  }
+  const at::Tensor points = at::tensor(uniform, at::kDouble);
+  for (const SamplingParams& params :
+       std::vector<SamplingParams>{{},
+                                   {.temperature = 0},
+                                   {.temperature = 0.6},
+                                   {.top_k = 7},
+                                   {.top_p = 0.8},
+                                   {.temperature = 1.3, .top_p = 0.95, .top_k = 50},
+                                   {.top_p = 1e-6},
+                                   {.temperature = 0, .top_k = 3}}) {
+    CAPTURE(params.temperature, params.top_p, params.top_k);
+    const Draw found = draw_tokens(logits, points, params);
+    const Draw exact = draw_tokens(logits.to(at::kDouble), points, params);
+    // A point may lie within rounding of the border between two tokens.
+    CHECK(found.ids_B.ne(exact.ids_B).sum().item<int64_t>() <= 1);
+    const at::Tensor logprobs = sampling_logprobs(logits.to(at::kDouble), params)
+                                    .gather(1, found.ids_B.unsqueeze(1))
+                                    .squeeze(1);
+    CHECK(max_abs_diff(found.logprobs_B, logprobs) < 2e-6);
+  }
 }
 
 TEST_CASE("bad requests are refused by name") {

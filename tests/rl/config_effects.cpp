@@ -465,6 +465,8 @@ const std::vector<Elsewhere>& elsewhere() {
        "test_num_workers_decides_how_many_workers_are_started"},
       {"rollout.worker_threads", "tools/commands/rollout.cpp",
        "at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads))"},
+      {"rollout.cache_mb", "rl/sampling/prompt_sampler.cpp",
+       "options.cache_bytes = config_.cache_mb << 20"},
       {"rollout.server_options.model", "rl/worker/make_server.cpp",
        "from.model.empty() ? config.model.path : from.model"},
       {"rollout.server_options.concurrency", "tests/rl/server_worker_test.cpp",

@@ -146,6 +146,24 @@ TEST_CASE("a rank's memory has the copy that a checkpoint is written from") {
   CHECK(state() < kGiB / 4);
 }
 
+TEST_CASE("a worker's cache grows with its rows, and rollout.cache_mb bounds it") {
+  rl::Config config = two_ranks();
+  config.rollout.prompts_per_step = 4;
+  config.rollout.group_size = 8;
+  const auto worker = [&] { return rl::run_memory(config, half_billion(), {}).worker_model; };
+  const int64_t few = worker();
+  config.rollout.prompts_per_step = 32;  // 256 rows, as many as are computed together
+  const int64_t most = worker();
+  CHECK(most > few);
+  config.rollout.prompts_per_step = 512;
+  CHECK(worker() == most);
+  config.rollout.cache_mb = 64;
+  const int64_t bounded = worker();
+  CHECK(bounded < most);
+  config.rollout.cache_mb = 65;
+  CHECK(worker() == bounded + (int64_t{1} << 20));
+}
+
 TEST_CASE("eight billion parameters in fp32 are refused on 24 GiB") {
   const rl::MemoryFit fit = compare(two_ranks(), eight_billion(), 24 * kGiB);
   CHECK_THAT(fit.error, Contains("lora.rank=16") && Contains("ringside check --memory"));

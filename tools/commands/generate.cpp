@@ -30,8 +30,8 @@ struct GenerateOptions {
   std::vector<std::string> words;
 };
 
-// Prompts sampled as one batch.
-constexpr std::size_t kBatch = 256;
+// Prompts that are sampled, and then scored and written, by one call.
+constexpr std::size_t kBatch = 8 * rl::kMostRows;
 
 nlohmann::ordered_json output_line(const rl::Prompt& prompt, int64_t sample,
                                    const rl::ScoredCompletion& scored) {

@@ -1,0 +1,84 @@
+// One run of generate(): which completions are computed, and what was drawn for them.
+//
+// Rows are the completions that are computed now. A step draws nothing for a completion that waits:
+// it waits for a place among the rows, for room in the cache, or, after it had to leave the cache,
+// for a second beginning behind the tokens that it has.
+//
+// Shapes: B = rows, E = hidden size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "engine/generate/generator.h"
+#include "engine/generate/paged_cache.h"
+
+namespace ringside::engine {
+
+// Thread safety: none.
+class Generation {
+ public:
+  // The arguments must outlive this; they are those of generate(), checked.
+  Generation(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
+             const SamplingParams& params, const GenerateOptions& options);
+
+  bool is_done() const { return rows_.empty() && waiting_.empty(); }
+
+  // Draws one token for each row, after those that it has. Then begins completions that wait, as
+  // many as there is room for, and draws their first tokens.
+  void step();
+
+  // The completions, in the order of the prompts.
+  std::vector<Completion> take();
+
+ private:
+  // A completion that is computed.
+  struct Row {
+    std::size_t completion;
+    int64_t last_id;
+    int64_t position;  // of the next token
+  };
+  // A prompt that was computed and behind which further completions wait.
+  struct Begun {
+    CachedPrompt cached;
+    at::Tensor hidden_1E;  // of its last token
+    at::Tensor routes_sLK;
+  };
+  using Ids = std::vector<int64_t>;
+
+  at::Tensor tensor_of(const Ids& values) const;
+  at::Tensor forward(const Ids& ids, const Ids& positions);
+  Ids text_of(std::size_t completion) const;
+  int64_t row_limit() const;
+  bool has_room(int64_t bytes) const;
+  void make_room();
+  void advance();
+  std::vector<std::size_t> next_to_begin() const;
+  void prefill(const std::vector<const Ids*>& texts);
+  void begin();
+  void forget_unneeded();
+  void sample(const at::Tensor& hidden_BE, std::size_t first_row);
+  void record(Row& row, int64_t id, float logprob);
+  bool is_live(const Row& row) const;
+  void drop_finished();
+
+  const Decoder& decoder_;
+  const DecoderWeights weights_;
+  const std::vector<Ids>& prompts_;
+  const SamplingParams& params_;
+  const GenerateOptions& options_;
+  PagedCache cache_;
+  std::vector<Completion> completions_;
+  std::vector<RandomStream> streams_;            // of each completion
+  std::vector<std::vector<at::Tensor>> routes_;  // of each completion's tokens so far, on the CPU
+  at::Tensor newest_routes_;                     // of the last forward
+  std::deque<std::size_t> waiting_;              // completions, in the order in which they begin
+  std::map<Ids, Begun> begun_;                   // by the text
+  std::vector<Row> rows_;
+};
+
+}  // namespace ringside::engine
