@@ -17,6 +17,7 @@
 #include "engine/params/param_unit.h"
 #include "engine/params/quantised_matrix.h"
 #include "engine/runner/gradient_sync.h"
+#include "tests/support/assertion_lock.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_parallel.h"
@@ -105,7 +106,6 @@ TEST_CASE("tensor-parallel ranks hold each element once and gather the whole par
       [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
         const ComputeContext context = test::tensor_context(groups, at::kDouble, zero_stage);
         const ParamUnit unit("unit", specs, context);
-        CHECK_FALSE(unit.storage().is_whole());
         for (std::size_t i = 0; i < specs.size(); ++i) {
           assign(unit.storage(), i, numbered(specs[i]));
         }
@@ -113,6 +113,8 @@ TEST_CASE("tensor-parallel ranks hold each element once and gather the whole par
         holders.add(unit.storage());
         const at::Tensor whole = unit.gathered().gather_flat();
         const std::vector<Weight> own = unit.gathered().materialize(at::kDouble);
+        const auto lock = test::assertion_lock();
+        CHECK_FALSE(unit.storage().is_whole());
         for (std::size_t i = 0; i < specs.size(); ++i) {
           CHECK(at::equal(unit.layout().view_of(whole, i), numbered(specs[i])));
           CHECK(at::equal(own[i].value, piece_of(numbered(specs[i]), specs[i].cut,
@@ -134,7 +136,9 @@ TEST_CASE("a unit's parameters are cut alike, and for the ranks that there are")
   test::run_ranks_in_memory(
       {.tensor = 3},
       [&](const sp::Mesh& /*mesh*/, const sp::ProcessGroups& groups) {
-        CHECK_THROWS_WITH(ParamUnit("unit", two, test::tensor_context(groups, at::kDouble)),
+        const ComputeContext context = test::tensor_context(groups, at::kDouble);
+        const auto lock = test::assertion_lock();
+        CHECK_THROWS_WITH(ParamUnit("unit", two, context),
                           Catch::Contains("2 parts, for 3 tensor-parallel ranks"));
       },
       test::tensor_axes());
@@ -169,6 +173,7 @@ TEST_CASE("gradients of whole parameters are summed over tensor ranks, of cut on
             CHECK(slice.values.eq(value).all().item<bool>());
           }
         };
+        const auto lock = test::assertion_lock();
         each_is(cut, t == 0 ? 101.0 : 1010.0);
         each_is(whole, 1111.0);
         each_is(adapters, 1111.0);
@@ -189,15 +194,19 @@ TEST_CASE("starting values and exported weights do not depend on tensor-parallel
         Decoder decoder(model, test::tensor_context(groups, at::kDouble, 0));
         decoder.init_random(7, 0.2);
         const bool same_specs = WeightView(decoder).specs() == WeightView(alone).specs();
-        CHECK(same_specs);
+        std::size_t equal = 0, exported = 0;
         export_weights(
             decoder,
             [&](UnitExport& units) {
-              for (std::size_t u = 0; const auto unit = units.next(); ++u) {
-                CHECK(at::equal(unit->values(), effective_values(alone, u)));
+              while (const auto unit = units.next()) {
+                equal += at::equal(unit->values(), effective_values(alone, exported++)) ? 1 : 0;
               }
             },
             *groups.tensors(sp::axes::kWorld));
+        const auto lock = test::assertion_lock();
+        CHECK(same_specs);
+        CHECK(exported > 0);
+        CHECK(equal == exported);
       },
       test::tensor_axes());
 }

@@ -12,6 +12,7 @@
 #include "rl/rollouts/rollout_source.h"
 #include "rl/trainer/trainer.h"
 #include "rl/trainer/waiting_round.h"
+#include "tests/support/assertion_lock.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
@@ -81,6 +82,7 @@ TEST_CASE(
         };
         sp::run_rank_work(*comms.control(sp::axes::kLoss), rl::waiting_round(work_config()),
                           all_work || mesh.rank() == 0 ? work : std::function<void()>());
+        const auto lock = test::assertion_lock();
         CHECK(done == (all_work ? 2 : 1));
       },
       kTimeout);
@@ -119,6 +121,7 @@ TEST_CASE("a save and a publish that take longer than a collective may do not en
         };
         rl::TrainingRun run({config, dir.path(), 2, {}, slowly}, mesh, comms);
         rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
+        const auto lock = test::assertion_lock();
         CHECK(run.state().step == 2);
       },
       kTimeout);
@@ -138,6 +141,7 @@ TEST_CASE("a signal to any one rank stops all at the same step, with a checkpoin
     rl::TrainingRun run({config, dir.path(), 1000, signal}, mesh, comms);
     SlowSource source(config, milliseconds(0));
     rl::train_rl(run, run.ranks().is_main() ? &source : nullptr);
+    const auto lock = test::assertion_lock();
     CHECK(run.stop_signal() == SIGTERM);
     steps[mesh.rank()] = run.state().step;
   });

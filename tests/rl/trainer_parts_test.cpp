@@ -23,6 +23,7 @@
 #include "rl/trainer/checkpoint.h"
 #include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/weight_receiver.h"
+#include "tests/support/assertion_lock.h"
 #include "tests/support/catch.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/ranks.h"
@@ -427,6 +428,7 @@ TEST_CASE("documents are scored at each loss entry's temperature") {
     const auto found =
         rl::score_documents(model, documents, mesh, comms, {20, {}}, {1.0, 1e12, 1.0, 1e12, 1.0});
     const double uniform = -std::log(static_cast<double>(model.decoder().config().vocab_size));
+    const auto lock = test::assertion_lock();
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].size() == 3);
     CHECK(found[0][0] == Approx(plain[0][0]).margin(1e-12));
