@@ -116,7 +116,7 @@ def answer_of(engine, options):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
         sys.exit(f"{engine} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def compare(options):
