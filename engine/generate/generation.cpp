@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "engine/ops/head_logits.h"
@@ -59,8 +58,8 @@ bool Generation::has_room(int64_t bytes) const {
          cache_.bytes() + cache_.step_bytes() + bytes <= options_.cache_bytes;
 }
 
-// Prompts behind which nobody begins now are computed again when somebody does; then the rows that
-// began last wait.
+// Frees bytes for the next step: first the prompts that are kept for completions which wait, then
+// the rows that began last. Both are computed again later.
 void Generation::make_room() {
   if (!has_room(0)) {
     begun_.clear();
@@ -91,91 +90,81 @@ void Generation::advance() {
   sample(hidden_BE, 0);
 }
 
-// The completions at the front of those that wait which can begin now: as many as there are places
-// and bytes for, and whose new texts one forward takes.
-std::vector<std::size_t> Generation::next_to_begin() const {
-  std::vector<std::size_t> next;
-  std::set<Ids> new_texts;
+// As many completions from the front of the queue as there are places and bytes for, and whose new
+// texts fit one forward.
+Generation::Beginning Generation::next_to_begin() const {
+  Beginning next;
   int64_t tokens = 0, bytes = 0;
   for (const std::size_t completion : waiting_) {
-    if (static_cast<int64_t>(rows_.size() + next.size()) >= row_limit()) {
+    const auto rows = static_cast<int64_t>(rows_.size() + next.completions.size());
+    if (rows >= row_limit()) {
       break;
     }
     Ids text = text_of(completion);
-    const auto length = static_cast<int64_t>(text.size());
-    bytes += cache_.row_bytes(1);  // for its first token
-    if (!begun_.contains(text) && !new_texts.contains(text)) {
-      bytes += cache_.row_bytes(length);
-      tokens += length;
-      new_texts.insert(std::move(text));
-    }
-    const bool is_first = rows_.empty() && next.empty();
-    if (!is_first && (!has_room(bytes) || tokens > kPrefillTokens)) {
+    const bool is_new = !begun_.contains(text) && !next.new_texts.contains(text);
+    const int64_t new_tokens = is_new ? static_cast<int64_t>(text.size()) : 0;
+    tokens += new_tokens;
+    bytes += cache_.row_bytes(new_tokens) + cache_.row_bytes(1);  // and its first token
+    if (rows > 0 && (!has_room(bytes) || tokens > kPrefillTokens)) {
       break;
     }
-    next.push_back(completion);
+    if (is_new) {
+      next.new_texts.insert(text);
+    }
+    next.completions.push_back(completion);
+    next.texts.push_back(std::move(text));
   }
   return next;
 }
 
 // Computes these texts in one forward.
-void Generation::prefill(const std::vector<const Ids*>& texts) {
+void Generation::prefill(const std::set<Ids>& texts) {
   Ids ids, positions, lengths, last_rows;
-  for (const Ids* text : texts) {
-    ids.insert(ids.end(), text->begin(), text->end());
-    for (std::size_t p = 0; p < text->size(); ++p) {
+  for (const Ids& text : texts) {
+    ids.insert(ids.end(), text.begin(), text.end());
+    for (std::size_t p = 0; p < text.size(); ++p) {
       positions.push_back(static_cast<int64_t>(p));
     }
-    lengths.push_back(static_cast<int64_t>(text->size()));
+    lengths.push_back(static_cast<int64_t>(text.size()));
     last_rows.push_back(static_cast<int64_t>(ids.size()) - 1);
   }
   cache_.begin_prompts(lengths);
   const at::Tensor hidden_BE = forward(ids, positions).index_select(0, tensor_of(last_rows));
   std::vector<CachedPrompt> cached = cache_.take_prompts();
-  for (std::size_t i = 0; i < texts.size(); ++i) {
+  for (std::size_t i = 0; const Ids& text : texts) {
     Begun begun{std::move(cached[i]), hidden_BE.narrow(0, static_cast<int64_t>(i), 1), {}};
     if (options_.record_routes) {
       begun.routes_sLK = newest_routes_.narrow(0, last_rows[i] + 1 - lengths[i], lengths[i]);
     }
-    begun_.emplace(*texts[i], std::move(begun));
+    begun_.emplace(text, std::move(begun));
+    ++i;
   }
 }
 
 void Generation::begin() {
-  const std::vector<std::size_t> next = next_to_begin();
-  if (next.empty()) {
+  const Beginning next = next_to_begin();
+  if (next.completions.empty()) {
     return;
   }
-  std::set<Ids> new_texts;
-  std::vector<Ids> texts;
-  for (const std::size_t completion : next) {
-    texts.push_back(text_of(completion));
-    if (!begun_.contains(texts.back())) {
-      new_texts.insert(texts.back());
-    }
-  }
-  if (!new_texts.empty()) {
-    std::vector<const Ids*> in_order;
-    for (const Ids& text : new_texts) {
-      in_order.push_back(&text);
-    }
-    prefill(in_order);
+  if (!next.new_texts.empty()) {
+    prefill(next.new_texts);
   }
   const std::size_t first_row = rows_.size();
   std::vector<CachedPrompt> behind;
   std::vector<at::Tensor> hidden;
-  for (std::size_t i = 0; i < next.size(); ++i) {
-    const Begun& begun = begun_.at(texts[i]);
+  for (std::size_t i = 0; i < next.completions.size(); ++i) {
+    const std::size_t completion = next.completions[i];
+    const Begun& begun = begun_.at(next.texts[i]);
     behind.push_back(begun.cached);
     hidden.push_back(begun.hidden_1E);
     if (options_.record_routes) {
-      routes_[next[i]] = {begun.routes_sLK};
+      routes_[completion] = {begun.routes_sLK};
     }
-    rows_.push_back({next[i], -1, static_cast<int64_t>(texts[i].size())});
+    rows_.push_back({completion, -1, static_cast<int64_t>(next.texts[i].size())});
     waiting_.pop_front();
   }
   cache_.add_rows(behind);
-  behind.clear();
+  behind.clear();  // a page with one user less may not have to be copied
   forget_unneeded();
   sample(at::cat(hidden), first_row);
 }

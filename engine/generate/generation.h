@@ -1,8 +1,8 @@
 // One run of generate(): which completions are computed, and what was drawn for them.
 //
-// Rows are the completions that are computed now. A step draws nothing for a completion that waits:
-// it waits for a place among the rows, for room in the cache, or, after it had to leave the cache,
-// for a second beginning behind the tokens that it has.
+// Rows are the completions that are computed now. The others wait in a queue, for a place among the
+// rows or for room in the cache. A row that has to leave the cache goes back to the queue with its
+// tokens, and later begins behind them.
 //
 // Shapes: B = rows, E = hidden size.
 #pragma once
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "engine/generate/generator.h"
@@ -32,23 +33,34 @@ class Generation {
   // many as there is room for, and draws their first tokens.
   void step();
 
+  // Bytes of keys and values in use.
+  int64_t cache_bytes() const { return cache_.bytes(); }
+
   // The completions, in the order of the prompts.
   std::vector<Completion> take();
 
  private:
+  using Ids = std::vector<int64_t>;
+
   // A completion that is computed.
   struct Row {
     std::size_t completion;
     int64_t last_id;
     int64_t position;  // of the next token
   };
-  // A prompt that was computed and behind which further completions wait.
+  // A text that was computed: a prompt, or one with the tokens of a row that left the cache. It is
+  // kept while completions of the same prompt wait.
   struct Begun {
     CachedPrompt cached;
     at::Tensor hidden_1E;  // of its last token
     at::Tensor routes_sLK;
   };
-  using Ids = std::vector<int64_t>;
+  // Completions that begin together.
+  struct Beginning {
+    std::vector<std::size_t> completions;
+    std::vector<Ids> texts;   // of each: its prompt and the tokens drawn so far
+    std::set<Ids> new_texts;  // those of them that are to be computed
+  };
 
   at::Tensor tensor_of(const Ids& values) const;
   at::Tensor forward(const Ids& ids, const Ids& positions);
@@ -57,8 +69,8 @@ class Generation {
   bool has_room(int64_t bytes) const;
   void make_room();
   void advance();
-  std::vector<std::size_t> next_to_begin() const;
-  void prefill(const std::vector<const Ids*>& texts);
+  Beginning next_to_begin() const;
+  void prefill(const std::set<Ids>& texts);
   void begin();
   void forget_unneeded();
   void sample(const at::Tensor& hidden_BE, std::size_t first_row);

@@ -1,6 +1,7 @@
 // Guards the rollouts' log-probs (the trainer's ratio rests on them), the cache's alignment of
 // unequal prompts, and that a completion depends on its seed alone, not on its neighbours in the
 // batch.
+#include "engine/generate/generation.h"
 #include "engine/generate/generator.h"
 #include "engine/generate/paged_cache.h"
 #include "tests/support/catch.h"
@@ -264,12 +265,25 @@ TEST_CASE("completions take turns for few rows and little cache, and are the sam
   for (const int64_t rows : {1, 2, 5}) {
     check({.max_rows = rows});
   }
-  // Room for the longest completion alone, and for two or three.
+  // Room for the longest completion alone, and for it and half as much.
   PagedCache cache(decoder.config(), decoder.context());
   const int64_t alone = cache.row_bytes(35 + 40) + cache.row_bytes(1);
-  for (const int64_t bytes : {alone, 2 * alone, 3 * alone}) {
+  for (const int64_t bytes : {alone, alone * 3 / 2}) {
     check({.cache_bytes = bytes});
   }
+  const auto most_bytes = [&](const GenerateOptions& options) {
+    const at::NoGradGuard no_grad;
+    Generation generation(decoder, prompts, params, options);
+    int64_t most = 0;
+    while (!generation.is_done()) {
+      generation.step();
+      most = std::max(most, generation.cache_bytes());
+    }
+    return most;
+  };
+  CHECK(most_bytes({}) > alone * 3 / 2);
+  CHECK(most_bytes({.cache_bytes = alone * 3 / 2}) <= alone * 3 / 2);
+  CHECK(most_bytes({.cache_bytes = alone}) <= alone);
   CHECK_THROWS_WITH(generate(decoder, prompts, params, {.cache_bytes = alone - 1}),
                     Catch::Contains("keys and values of prompt 8 with its completion take"));
 }
