@@ -110,9 +110,9 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
                  "length of the text whose log-probs are compared after each loading");
   fields.real("rollout.server_options.probe_tolerance", server.probe_tolerance, above(0),
               "largest mean difference of these log-probs; above it nothing is sampled");
-  fields.integer(
-      "rollout.num_workers", rollout.num_workers, between(1, 1024),
-      "workers that `ringside run` starts; an embedded one makes its share of a step in one batch");
+  fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024),
+                 "workers that `ringside run` starts; an embedded one makes its share of a step, "
+                 "256 completions at a time");
   fields.integer("rollout.worker_threads", rollout.worker_threads, between(1, 1024),
                  "CPU threads of each worker");
   fields.integer(

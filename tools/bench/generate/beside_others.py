@@ -3,7 +3,8 @@
 All get the same model, the same prompts of ids, the same dtype and two threads, and compute greedy completions of the same
 length. Every repetition is a process of its own, one of each engine in turns: a batch to warm up, then one that counts.
 Of the repetitions the median is reported. Without .env/vllm or .env/llama (`tools/setup.sh --vllm --llama`) these are left
-out; llama.cpp runs in float32 alone, which is what our writer of GGUF files writes.
+out. llama.cpp is asked through ringside_bridge.llama_server, which writes float32 files and keeps attention in float32, a
+slot for each completion. vLLM runs with its default options and prefix caching, which is emptied before each batch.
 
 Usage: beside_others.py MODEL_DIR [--dtype float32|bfloat16] [--prompts N] [--samples N] [--prompt-tokens N]
          [--new-tokens N] [--threads N] [--repetitions N] [--engines NAME,NAME] [--bench BENCH_GENERATE]
@@ -122,7 +123,7 @@ def answer_of(engine, options):
 def compare(options):
     engines = ["ringside", *(e for e, python in PYTHONS.items() if python.exists())]
     if options.dtype != "float32":
-        engines.remove("llama_cpp") if "llama_cpp" in engines else None
+        engines = [engine for engine in engines if engine != "llama_cpp"]
     if options.engines:
         engines = [engine for engine in options.engines.split(",") if engine in engines]
     seconds = {engine: [] for engine in engines}
