@@ -58,6 +58,9 @@ class Lifecycle(unittest.TestCase):
         path = self.run_dir / name
         return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
 
+    def figures(self, key: str) -> list[float]:
+        return [json.loads(line)[key] for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
     def wait_for_steps(self, count: int):
         deadline = time.monotonic() + DEADLINE_S
         while len(self.steps()) < count:
@@ -92,17 +95,29 @@ class Lifecycle(unittest.TestCase):
         self.assertNotEqual(run.wait(DEADLINE_S), 0)
         self.assertEqual(self.checkpoints(), [self.steps()[-1]], self.text())
 
-    def test_a_run_in_stages_is_stopped_and_goes_on_as_one_stage(self):
-        stages = "parallel.pipeline_parallel_size=2"
-        run = self.start("train.steps=100000", stages)
-        self.wait_for_steps(3)
-        run.send_signal(signal.SIGINT)
-        self.assertEqual(run.wait(DEADLINE_S), 128 + signal.SIGINT, self.text())
-        done = self.steps()[-1]
-        self.assertEqual(self.checkpoints(), [done], self.text())
-        self.assertEqual(self.run_to_end(f"train.steps={done + 2}"), 0, self.text())
-        self.assertEqual(self.run_to_end(f"train.steps={done + 4}", stages), 0, self.text())
-        self.assertEqual(self.steps(), list(range(1, done + 5)))
+    def test_a_run_stopped_at_one_layout_goes_on_at_another(self):
+        one = ()
+        stages, tensor, shard = ((f"parallel.{axis}_size=2",) for axis in
+                                 ("pipeline_parallel", "tensor_parallel", "data_parallel_shard"))
+        for layouts in ((stages, one, stages), (tensor, shard, one, tensor)):
+            with self.subTest(layouts=layouts):
+                self.run_dir = self.folder / layouts[0][0].split("=")[0]
+                exact = ["model.dtype=float64", "optimizer.learning_rate=1e-3"]
+                run = self.start("train.steps=100000", *exact, *layouts[0])
+                self.wait_for_steps(3)
+                run.send_signal(signal.SIGINT)
+                self.assertEqual(run.wait(DEADLINE_S), 128 + signal.SIGINT, self.text())
+                done = self.steps()[-1]
+                self.assertEqual(self.checkpoints(), [done], self.text())
+                for layout in layouts[1:]:
+                    done += 2
+                    self.assertEqual(self.run_to_end(f"train.steps={done}", *exact, *layout), 0, self.text())
+                self.assertEqual(self.steps(), list(range(1, done + 1)))
+                found = self.figures("grad_norm")
+                self.run_dir = self.run_dir.with_suffix(".whole")
+                self.assertEqual(self.run_to_end(f"train.steps={done}", *exact), 0, self.text())
+                for step, (at_layouts, at_one) in enumerate(zip(found, self.figures("grad_norm"), strict=True), 1):
+                    self.assertLess(abs(at_layouts - at_one), 1e-8 * at_one, f"step {step} of {found}")
 
     def test_a_killed_rank_of_a_pipeline_ends_the_run_and_is_named(self):
         run = self.start("train.steps=100000", "parallel.pipeline_parallel_size=2")
