@@ -211,6 +211,7 @@ class Hostile(WithPeer):
         self.assertEqual(publisher.wait_for_ready(), "0")  # it hung up and came back
         publisher.send(encode([self.batch()]))
         got = self.answer(peer)
+        self.assertIn("rollouts", got)  # shows the whole answer
         self.assertEqual((len(got["rollouts"]), got["counters"]), (2, [2, 1, 1, 0]))
 
     def test_damaged_bytes_neither_crash_nor_pass_as_something_else(self):
