@@ -263,7 +263,7 @@ class Sizes {
     if (!p_.stage) {
       return 0;
     }
-    const int64_t message = p_.tokens * c_.hidden_size * compute_;
+    const int64_t message = p_.own_rows() * c_.hidden_size * compute_;
     const int64_t of_input =
         (p_.activations.offload ? 0 : layers_->kept(0, layers())) + (stage_.scores ? tail() : 0);
     return (p_.live_inputs - 1) * of_input + 4 * message;

@@ -91,7 +91,9 @@ bool LiveInputs::leave(int64_t input) {
 
 at::Tensor LiveInputs::message(int64_t input) const {
   const Decoder& decoder = *decoders_.begin()->second;
-  return at::empty({inputs_[input].batch->ids_s.size(0), decoder.config().hidden_size},
+  const int64_t tokens = inputs_[input].batch->ids_s.size(0);
+  const RowParts parts = row_parts(decoder.context(), tokens);
+  return at::empty({parts.is_cut() ? parts.own().size() : tokens, decoder.config().hidden_size},
                    decoder.context().compute_options());
 }
 

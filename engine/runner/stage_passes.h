@@ -5,8 +5,8 @@
 // on the device, its attention, and for each stage what the layers note and what the backward
 // starts from.
 //
-// Shapes: s = tokens of this rank, n = its loss entries, E = hidden size, L = layers with experts,
-// X = experts.
+// Shapes: s = tokens of this rank, t = those of them whose rows this tensor rank keeps, n = its
+// loss entries, E = hidden size, L = layers with experts, X = experts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,7 +67,7 @@ class LiveInputs {
   // Ends a stage's last run of an input. Whether it was the last of this rank's stages.
   bool leave(int64_t input);
 
-  // Memory for its hidden states between two stages, [s, E].
+  // Memory for its hidden states between two stages: this tensor rank's rows, [t, E].
   at::Tensor message(int64_t input) const;
   struct Made {
     at::Tensor hidden_sE;

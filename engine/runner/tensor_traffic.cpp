@@ -30,27 +30,29 @@ struct SentRows {
 }  // namespace
 
 int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
-  const Decoder& decoder = model.trunk();
-  const RowParts rows = row_parts(decoder.context(), input.batch->ids_s.size(0));
+  const ComputeContext& context = model.trunk().context();
+  const RowParts rows = row_parts(context, input.batch->ids_s.size(0));
   if (!rows.is_cut()) {
     return 0;
   }
   const SentRows sent(rows);
-  const int64_t forwards = decoder.activation_options().recompute == Recompute::kNone ? 1 : 2;
-  int64_t elements =
-      decoder.stage().embeds ? sent.elements({0, decoder.config().hidden_size}, /*forwards=*/1) : 0;
-  const sp::Range& layers = decoder.stage().layers;
-  for (int64_t i = layers.begin; i < layers.end; ++i) {
-    elements += sent.elements(decoder.layer(i).token_mixer().tensor_widths(), forwards) +
-                sent.elements(decoder.layer(i).channel_mixer().tensor_widths(), forwards);
+  int64_t elements = 0;
+  for (const Decoder* stage : model.stages()) {
+    const int64_t forwards = stage->activation_options().recompute == Recompute::kNone ? 1 : 2;
+    const int64_t hidden = stage->config().hidden_size;
+    elements += stage->stage().embeds ? sent.elements({0, hidden}, /*forwards=*/1) : 0;
+    const sp::Range& layers = stage->stage().layers;
+    for (int64_t i = layers.begin; i < layers.end; ++i) {
+      elements += sent.elements(stage->layer(i).token_mixer().tensor_widths(), forwards) +
+                  sent.elements(stage->layer(i).channel_mixer().tensor_widths(), forwards);
+    }
   }
   const std::vector<int64_t> entries = divide_entries(input.batch->source_n, rows).entries_of;
   const int64_t of_head =
-      decoder.stage().scores
-          ? model.tensor_bytes({static_cast<int64_t>(entries.size()), entries[rows.ranks->rank()],
-                                input.batch->num_entries()})
-          : 0;
-  return elements * static_cast<int64_t>(at::elementSize(decoder.compute_dtype())) + of_head;
+      model.scores() ? model.tensor_bytes({static_cast<int64_t>(entries.size()),
+                                           entries[rows.ranks->rank()], input.batch->num_entries()})
+                     : 0;
+  return elements * static_cast<int64_t>(at::elementSize(context.compute)) + of_head;
 }
 
 }  // namespace ringside::engine

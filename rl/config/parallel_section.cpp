@@ -211,13 +211,6 @@ void check_pipeline(const Config& c, std::vector<Mistake>& mistakes) {
                             ", whose backwards are in two parts, which layers do not have yet; "
                             "expected 1f1b or interleaved"});
   }
-  if (parallel.tensor_parallel_size > 1) {
-    mistakes.push_back({"parallel.pipeline_parallel_size",
-                        "is " + std::to_string(parallel.pipeline_parallel_size) +
-                            ", but stages of tensor-parallel ranks "
-                            "(parallel.tensor_parallel_size) are not supported yet; expected 1 of "
-                            "one of the two"});
-  }
   if (c.model.router_aux_loss_coef > 0) {
     mistakes.push_back({"model.router_aux_loss_coef",
                         "is above 0, but that is one loss over all layers, and the ranks of a "

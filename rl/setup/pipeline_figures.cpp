@@ -72,9 +72,11 @@ PipelineFigures pipeline_figures(const Config& config, const engine::ModelConfig
     options.stage_cost.push_back({unit, unit, unit});
   }
   const sp::PipelinePlan plan = sp::plan_pipeline(options);
-  const int64_t tokens =
-      rounded_up(config.train.tokens_per_micro_batch, parallel.sequence_parallel_size());
-  const int64_t message = tokens * model.hidden_size *
+  // Rows of the tensor-parallel rank with the most, each of which sends its own.
+  const int64_t rows =
+      rounded_up(rounded_up(config.train.tokens_per_micro_batch, parallel.sequence_parallel_size()),
+                 parallel.tensor_parallel_size);
+  const int64_t message = rows * model.hidden_size *
                           static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
     figures.idle = std::max(
