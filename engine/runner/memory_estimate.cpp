@@ -14,6 +14,10 @@
 namespace ringside::engine {
 namespace {
 
+struct KeptInput {
+  int64_t device = 0, host = 0;
+};
+
 // Sizes of one estimate. Bytes, unless said otherwise.
 class Sizes {
  public:
@@ -48,15 +52,14 @@ class Sizes {
     m.gradients = accumulated_gradients();
     if (!stage_.scores) {
       m.gathered = keeps_gathered() ? kept_gathered() : saved_casts(layers());
-      m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + of_other_inputs();
+      m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + messages();
       return m;
     }
     const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
     m.gathered = keeps_gathered() ? kept_gathered()
                                   : saved_casts(layers()) + head_weights +
                                         (sharded() ? made_layer() * compute_ : 0);
-    m.activations =
-        tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + of_other_inputs();
+    m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + messages();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
     m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
@@ -80,7 +83,7 @@ class Sizes {
                      ? kept_gathered()
                      : saved_casts(below + 1) +
                            (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
-    m.activations = tables() + layers_->kept_on_device(below, 2) + of_other_inputs();
+    m.activations = tables() + layers_->kept_on_device(below, 2) + messages();
     m.working = layers_->channels_moment(below);
     const int64_t buffers = layers_->buffers(below);
     if (layers_->tokens_moment(below) + buffers > m.working) {
@@ -88,6 +91,14 @@ class Sizes {
       m.communication = buffers;
     }
     return m;
+  }
+
+  // What a stage holds of an input between its forward and its backward, on the device and in host
+  // memory.
+  KeptInput kept_of_input() const {
+    const int64_t of_layers = layers_->kept(0, layers());
+    return {(p_.activations.offload ? 0 : of_layers) + (stage_.scores ? tail() : 0),
+            p_.activations.offload ? of_layers : 0};
   }
 
   Sizes(const Sizes&) = delete;
@@ -258,16 +269,8 @@ class Sizes {
            p_.entries * 24;
   }
 
-  // In a pipeline: what the stage holds of other inputs, and messages that arrive and leave.
-  int64_t of_other_inputs() const {
-    if (!p_.stage) {
-      return 0;
-    }
-    const int64_t message = p_.own_rows() * c_.hidden_size * compute_;
-    const int64_t of_input =
-        (p_.activations.offload ? 0 : layers_->kept(0, layers())) + (stage_.scores ? tail() : 0);
-    return (p_.live_inputs - 1) * of_input + 4 * message;
-  }
+  // In a pipeline: hidden states and gradients that arrive and leave.
+  int64_t messages() const { return p_.stage ? 4 * p_.own_rows() * c_.hidden_size * compute_ : 0; }
 
   const ModelConfig& c_;
   const PassShape& p_;
@@ -284,11 +287,7 @@ class Sizes {
   int64_t whole_ = 0;  // of dense_: those that several tensor ranks use whole
 };
 
-}  // namespace
-
-MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
-                               const PassShape& shape) {
-  const Sizes sizes(config, context, shape);
+MemoryEstimate largest_moment(const Sizes& sizes) {
   MemoryEstimate largest = sizes.at_head();
   for (int64_t below = 0; below < sizes.layers(); ++below) {
     const MemoryEstimate moment = sizes.in_layer(below);
@@ -296,6 +295,59 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& 
       largest = moment;
     }
   }
+  return largest;
+}
+
+// The part that only the stage has whose backward runs.
+void take_backward(MemoryEstimate& all, const MemoryEstimate& of_stage) {
+  all.activations = of_stage.activations;
+  all.working = of_stage.working;
+  all.logits = of_stage.logits;
+  all.communication = of_stage.communication;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
+                               const PassShape& shape) {
+  return largest_moment(Sizes(config, context, shape));
+}
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
+                               PassShape shape, const RankStages& rank) {
+  MemoryEstimate states;
+  std::vector<MemoryEstimate> of_stages;
+  std::vector<KeptInput> kept;
+  for (const Stage& stage : rank.stages) {
+    shape.stage = stage;
+    const Sizes sizes(config, context, shape);
+    kept.push_back(sizes.kept_of_input());
+    const MemoryEstimate& one = of_stages.emplace_back(largest_moment(sizes));
+    states.weights += one.weights;
+    states.moments += one.moments;
+    states.gradients += one.gradients;
+    states.gathered += one.gathered;
+    states.host += one.host - one.host_activations;
+    states.host_activations += one.host_activations;
+  }
+  MemoryEstimate largest;
+  int64_t most_on_host = 0;
+  for (const sp::HeldInputs& moment : rank.moments) {
+    MemoryEstimate now = states;
+    take_backward(now, of_stages[moment.runs]);
+    int64_t on_host = of_stages[moment.runs].host_activations;
+    for (std::size_t s = 0; s < kept.size(); ++s) {
+      const bool runs = static_cast<int64_t>(s) == moment.runs;
+      const int64_t others = moment.of_stages[s] - (runs ? 1 : 0);
+      now.activations += others * kept[s].device;
+      on_host += others * kept[s].host;
+    }
+    most_on_host = std::max(most_on_host, on_host);
+    if (now.peak() > largest.peak()) {
+      largest = now;
+    }
+  }
+  largest.host += most_on_host;
   return largest;
 }
 

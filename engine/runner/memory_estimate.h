@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/device/compute_context.h"
 #include "engine/layers/model_config.h"
+#include "engine/models/stage.h"
 #include "engine/runner/memory_shapes.h"
+#include "sp/plan/held_inputs.h"
 
 namespace ringside::engine {
 
@@ -37,5 +40,17 @@ struct MemoryEstimate {
 // Thread safety: pure.
 MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
                                const PassShape& shape);
+
+// The stages of a rank of a pipeline, and which inputs they hold when a backward runs.
+struct RankStages {
+  std::vector<Stage> stages;
+  std::vector<sp::HeldInputs> moments;  // at least one
+};
+
+// The same of a pipeline's rank: the state of all its stages, and at the largest moment the
+// backward of one stage beside the inputs that all hold. host_activations: of one input.
+// Throws, thread safety: as estimate_memory().
+MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
+                               PassShape shape, const RankStages& rank);
 
 }  // namespace ringside::engine

@@ -41,10 +41,7 @@ struct PassShape : MixerShape {
   bool trains = true;        // false: forward passes only
   StateShape state;
   std::optional<AdapterShape> adapters;  // empty: all weights are trained
-  // The stage of a pipeline, empty: the whole model; and how many inputs it holds between their
-  // forward and backward at once.
-  std::optional<Stage> stage;
-  int64_t live_inputs = 1;
+  std::optional<Stage> stage;            // of a pipeline; empty: the whole model
 };
 
 }  // namespace ringside::engine

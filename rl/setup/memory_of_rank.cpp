@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/layers/decoder_layer.h"
@@ -15,6 +16,7 @@
 #include "rl/setup/pipeline_figures.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
+#include "sp/plan/held_inputs.h"
 
 namespace ringside::rl {
 namespace {
@@ -106,43 +108,30 @@ std::string bytes_of(int64_t bytes) { return byte_text(static_cast<double>(bytes
 
 namespace {
 
-// Of a model whose stages are these, the whole model or those of one rank of a pipeline. Each holds
-// `live` inputs at once.
+// Of a whole model, or of one rank's stages of it.
 struct StagesMemory {
   const engine::ModelConfig& model;
-  std::vector<std::optional<engine::Stage>> stages;
-  int64_t live = 1;
+  std::optional<engine::RankStages> stages = {};  // empty: the whole model
 
-  // Of all stages: everything that they keep, and the most that one of them needs for a moment.
   engine::MemoryEstimate estimate(const engine::ComputeContext& context,
-                                  engine::PassShape shape) const {
-    engine::MemoryEstimate all;
-    for (const std::optional<engine::Stage>& stage : stages) {
-      shape.stage = stage;
-      shape.live_inputs = live;
-      const engine::MemoryEstimate one = engine::estimate_memory(model, context, shape);
-      all.weights += one.weights;
-      all.moments += one.moments;
-      all.gradients += one.gradients;
-      all.gathered += one.gathered;
-      all.activations += one.activations;
-      all.host += one.host;
-      all.host_activations += one.host_activations;
-      all.working = std::max(all.working, one.working);
-      all.logits = std::max(all.logits, one.logits);
-      all.communication = std::max(all.communication, one.communication);
-    }
-    return all;
+                                  const engine::PassShape& shape) const {
+    return stages ? engine::estimate_memory(model, context, shape, *stages)
+                  : engine::estimate_memory(model, context, shape);
   }
 
   int64_t loading(const engine::ComputeContext& context, const engine::WeightStorage& storage,
                   const engine::StateShape& state) const {
+    const auto of = [&](const engine::Stage& stage) {
+      return engine::loading_memory(model, stage, context, storage, state);
+    };
+    if (!stages) {
+      return of(engine::whole_stage(model)).peak;
+    }
     int64_t kept = 0, peak = 0;
-    for (const std::optional<engine::Stage>& stage : stages) {
-      const engine::LoadingMemory one = engine::loading_memory(
-          model, stage.value_or(engine::whole_stage(model)), context, storage, state);
-      peak = std::max(peak, kept + one.peak);
-      kept += one.kept;
+    for (const engine::Stage& stage : stages->stages) {
+      const engine::LoadingMemory loading = of(stage);
+      peak = std::max(peak, kept + loading.peak);
+      kept += loading.kept;
     }
     return peak;
   }
@@ -191,7 +180,7 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
                           c10::Device device) {
   const ParallelConfig& parallel = config.parallel;
   if (parallel.pipeline_parallel_size == 1) {
-    return memory_of_stages(config, {model, {std::nullopt}}, device);
+    return memory_of_stages(config, {model}, device);
   }
   const sp::PipelineShape shape = pipeline_shape(parallel);
   const std::vector<engine::Stage> all =
@@ -200,11 +189,11 @@ RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model
       shape, pipeline_schedule(parallel), pipeline_warm_up(config), full_micro_batches(config));
   RankMemory worst;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
-    StagesMemory stages{model, {}, ceil_div(plan.most_live(rank), shape.stages_per_rank)};
+    engine::RankStages own{{}, sp::held_at_backwards(plan, shape, rank)};
     for (int64_t chunk = 0; chunk < shape.stages_per_rank; ++chunk) {
-      stages.stages.emplace_back(all.at(shape.stage_of(rank, chunk)));
+      own.stages.push_back(all.at(shape.stage_of(rank, chunk)));
     }
-    RankMemory memory = memory_of_stages(config, stages, device);
+    RankMemory memory = memory_of_stages(config, {model, std::move(own)}, device);
     memory.pipeline_rank = rank;
     if (memory.total() > worst.total()) {
       worst = memory;

@@ -239,6 +239,9 @@ TEST_CASE("a pipeline's idle time, messages and fullest rank are known before a 
   CHECK(figures.live == 4);
   // A stage in the middle sends hidden states and gradients, in bf16.
   CHECK(figures.messages == 2 * m * 8192 * model.hidden_size * 2);
+  rl::Config divided = config;
+  divided.parallel.tensor_parallel_size = 3;  // each sends its own rows
+  CHECK(rl::pipeline_figures(divided, model).messages == 2 * m * 2731 * model.hidden_size * 2);
   CHECK_THAT(rl::describe(figures, config.parallel),
              Contains("4 stages on 4 ranks") && Contains("-27 and head"));
 

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <random>
 #include <set>
 #include <stdexcept>
 #include <string>
 
+#include "sp/plan/held_inputs.h"
 #include "sp/plan/pipeline_replay.h"
 
 using namespace ringside::sp;
@@ -483,6 +485,33 @@ TEST_CASE("unequal inputs cost 1F1B the most; their order, warm-up and split bac
   CHECK(relative_span(split, 0.5, false) < random - 0.1);
   CHECK(relative_span(split, 0.5, true) < longest_first);
   CHECK(relative_span(warm, 0.0, false) <= equal);
+}
+
+TEST_CASE("the inputs of each stage at a backward add up to what its rank holds") {
+  for_each_pipeline({1, 3, 8}, [](const PipelineOptions& o) {
+    CAPTURE(text_of(o));
+    const PipelinePlan plan = plan_pipeline(o);
+    for (int64_t rank = 0; rank < o.shape.ranks; ++rank) {
+      const std::vector<HeldInputs> moments = held_at_backwards(plan, o.shape, rank);
+      CHECK(moments.empty() == (o.schedule == Schedule::kForwardOnly));
+      int64_t most = 0;
+      bool runs_what_it_holds = true;
+      for (const HeldInputs& moment : moments) {
+        most = std::max(
+            most, std::accumulate(moment.of_stages.begin(), moment.of_stages.end(), int64_t{0}));
+        runs_what_it_holds = runs_what_it_holds && moment.of_stages.at(moment.runs) > 0;
+      }
+      CHECK(runs_what_it_holds);
+      CHECK((moments.empty() || most == plan.most_live(rank)));
+    }
+  });
+  // Interleaved, the first of two ranks: of its two stages the later one runs backwards first, and
+  // holds fewer inputs.
+  const PipelineOptions two{{2, 2}, Schedule::kInterleaved, 4};
+  const std::vector<HeldInputs> moments = held_at_backwards(plan_pipeline(two), two.shape, 0);
+  REQUIRE(!moments.empty());
+  CHECK(moments.front().runs == 1);
+  CHECK(moments.front().of_stages[0] > moments.front().of_stages[1]);
 }
 
 TEST_CASE("a transfer's time is between its run and the run that needs it, once a direction") {

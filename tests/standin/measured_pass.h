@@ -38,6 +38,7 @@ struct PassLayout {
     config.ulysses_parallel_size = mesh.ulysses;
     config.expert_parallel_size = mesh.expert;
     config.tensor_parallel_size = mesh.tensor;
+    config.pipeline_parallel_size = mesh.pipeline;
     config.cp_fsdp_mode = stage > 0 ? rl::CpFsdpMode::kAll : rl::CpFsdpMode::kNone;
     config.zero_stage = stage > 0 ? stage : 3;
     return config;
