@@ -149,6 +149,7 @@ rl::Config laid_out(rl::Config config, const sp::MeshShape& shape,
   config.parallel.ulysses_parallel_size = shape.ulysses;
   config.parallel.expert_parallel_size = shape.expert;
   config.parallel.pipeline_parallel_size = shape.pipeline;
+  config.parallel.tensor_parallel_size = shape.tensor;
   config.optimizer.offload = offload;
   return config;
 }
@@ -174,10 +175,12 @@ TEST_CASE("a sharded run goes on at any layout of shards, and from host memory")
       {{}, Offload::kNone},
       {{.dp_shard = 2, .pipeline = 2}, Offload::kNone},
       {{.ulysses = 2, .pipeline = 2}, Offload::kFull},
+      {{.pipeline = 2, .tensor = 2}, Offload::kNone},
       {{.dp_shard = 3}, Offload::kFull},
       {{.dp_replicate = 2, .dp_shard = 2}, Offload::kMoments}};
   for (const auto& [shape, offload] : layouts) {
-    CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ring, shape.ulysses, shape.pipeline, offload);
+    CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ring, shape.ulysses, shape.pipeline,
+            shape.tensor, offload);
     const test::TemporaryDirectory resumed;
     fs::copy(stopped.path(), resumed.path(), fs::copy_options::recursive);
     train(laid_out(config, shape, offload), resumed.path(), 7, shape);
@@ -309,9 +312,11 @@ TEST_CASE("a run with experts goes on with any number of ranks that hold them") 
                                     {.dp_replicate = 2, .dp_shard = 2, .expert = 2}};
   if (type != "deepseek_v3") {  // whose recipe has a load-balancing loss over all layers
     shapes.push_back({.ulysses = 2, .expert = 2, .pipeline = 2});
+    shapes.push_back({.expert = 2, .pipeline = 2, .tensor = 2});
   }
   for (const sp::MeshShape& shape : shapes) {
-    CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ulysses, shape.expert);
+    CAPTURE(shape.dp_replicate, shape.dp_shard, shape.ulysses, shape.expert, shape.pipeline,
+            shape.tensor);
     check_goes_on(config, expected, shape, /*saves_spread=*/true);
     check_goes_on(config, expected, shape, /*saves_spread=*/false);
   }
