@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "engine/nn/weight_products.h"
 #include "engine/ops/checks.h"
 #include "engine/ops/products.h"
 
@@ -67,17 +68,40 @@ struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
         }
       });
     }
-    if (ctx->needs_input_grad(2)) {
-      const auto dtype = static_cast<at::ScalarType>(ctx->saved_data["leaf_dtype"].toInt());
-      d_weight = at::zeros(weight.sizes(), weight.options().dtype(dtype));
-      for_each_group(counts, [&](int64_t expert, int64_t begin, int64_t n) {
-        add_gradient_product(d_weight[expert], dy.narrow(0, begin, n), rows.narrow(0, begin, n),
-                             kernel);
-      });
+    if (ctx->needs_input_grad(kWeightLeaf)) {
+      d_weight = of_weight(*ctx, dy);
     }
     return {d_rows, at::Tensor(), d_weight, at::Tensor(), at::Tensor()};
   }
+
+  static constexpr std::size_t kWeightLeaf = 2;
+  static at::Tensor of_weight(AutogradContext& ctx, const at::Tensor& dy) {
+    const variable_list saved = ctx.get_saved_variables();
+    const at::Tensor &rows = saved[0], &weight = saved[1];
+    const auto kernel = ProductKernels::of_code(ctx.saved_data["kernel"].toInt());
+    const auto dtype = static_cast<at::ScalarType>(ctx.saved_data["leaf_dtype"].toInt());
+    at::Tensor d_weight = at::zeros(weight.sizes(), weight.options().dtype(dtype));
+    for_each_group(ctx.saved_data["counts"].toIntVector(),
+                   [&](int64_t expert, int64_t begin, int64_t n) {
+                     add_gradient_product(d_weight[expert], dy.narrow(0, begin, n),
+                                          rows.narrow(0, begin, n), kernel);
+                   });
+    return d_weight;
+  }
 };
+
+using GroupedNode = torch::autograd::CppNode<GroupedLinear>;
+
+std::vector<std::size_t> grouped_outputs(const torch::autograd::Node& node) {
+  return node.should_compute_output(GroupedLinear::kWeightLeaf)
+             ? std::vector<std::size_t>{GroupedLinear::kWeightLeaf}
+             : std::vector<std::size_t>();
+}
+
+at::Tensor grouped_gradient(torch::autograd::Node& node, std::size_t /*output*/,
+                            const at::Tensor& dy) {
+  return GroupedLinear::of_weight(static_cast<GroupedNode&>(node).ctx_, dy.contiguous());
+}
 
 }  // namespace
 
@@ -93,6 +117,13 @@ at::Tensor apply_grouped_linear(const at::Tensor& rows_RI, const Weight& weight_
               " do not fit the weight ", weight.sizes());
   check_alike("experts", {{"the rows", rows_RI}, {"the weight", weight}});
   return GroupedLinear::apply(rows_RI, weight, weight_XOI.leaf, counts_X, weight_XOI.kernel.code());
+}
+
+std::optional<WeightProducts> grouped_linear_products(const torch::autograd::Node& node) {
+  if (dynamic_cast<const GroupedNode*>(&node) == nullptr) {
+    return std::nullopt;
+  }
+  return WeightProducts{&grouped_outputs, &grouped_gradient};
 }
 
 }  // namespace ringside::engine

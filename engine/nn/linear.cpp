@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/nn/weight_products.h"
 #include "engine/ops/checks.h"
 #include "engine/ops/products.h"
 #include "engine/params/quantised_matrix.h"
@@ -59,23 +60,46 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &dy = grads[0];
-    const at::ScalarType dtype = leaf_dtype(*ctx);
+    const at::Tensor& dy = grads[0];
     at::Tensor d_x, d_weight, d_bias;
     if (ctx->needs_input_grad(0)) {
-      d_x = product_with_columns(dy, weight, kernel_of(*ctx));
+      d_x = product_with_columns(dy, ctx->get_saved_variables()[1], kernel_of(*ctx));
     }
-    if (ctx->needs_input_grad(2)) {
-      d_weight = weight_gradient(dy, x, dtype, kernel_of(*ctx));
+    if (ctx->needs_input_grad(kWeightLeaf)) {
+      d_weight = of_weight(*ctx, dy);
     }
-    const bool biased = ctx->saved_data["biased"].toBool();
-    if (biased && ctx->needs_input_grad(4)) {
-      d_bias = dy.sum(0, /*keepdim=*/false, dtype);
+    if (has_bias(*ctx) && ctx->needs_input_grad(kBiasLeaf)) {
+      d_bias = of_bias(*ctx, dy);
     }
     return {d_x, at::Tensor(), d_weight, at::Tensor(), d_bias, at::Tensor()};
   }
+
+  static constexpr std::size_t kWeightLeaf = 2, kBiasLeaf = 4;
+  static bool has_bias(AutogradContext& ctx) { return ctx.saved_data["biased"].toBool(); }
+  static at::Tensor of_weight(AutogradContext& ctx, const at::Tensor& dy) {
+    return weight_gradient(dy, ctx.get_saved_variables()[0], leaf_dtype(ctx), kernel_of(ctx));
+  }
+  static at::Tensor of_bias(AutogradContext& ctx, const at::Tensor& dy) {
+    return dy.sum(0, /*keepdim=*/false, leaf_dtype(ctx));
+  }
 };
+
+using LinearNode = torch::autograd::CppNode<Linear>;
+
+std::vector<std::size_t> linear_outputs(const torch::autograd::Node& node) {
+  std::vector<std::size_t> outputs;
+  for (const std::size_t output : {Linear::kWeightLeaf, Linear::kBiasLeaf}) {
+    if (output < node.num_outputs() && node.should_compute_output(output)) {
+      outputs.push_back(output);
+    }
+  }
+  return outputs;
+}
+
+at::Tensor linear_gradient(torch::autograd::Node& node, std::size_t output, const at::Tensor& dy) {
+  AutogradContext& ctx = static_cast<LinearNode&>(node).ctx_;
+  return output == Linear::kBiasLeaf ? Linear::of_bias(ctx, dy) : Linear::of_weight(ctx, dy);
+}
 
 // The matrix of a frozen weight. A quantised one is unpacked for each product and dropped after it,
 // so at most one of a model is unpacked at a time.
@@ -263,6 +287,13 @@ at::Tensor apply_linear(const at::Tensor& x_sI, const Weight& weight_OI, const W
   }
   return Linear::apply(x_sI, weight_OI.value, weight_OI.leaf, optional_part(bias_O.value),
                        optional_part(bias_O.leaf), weight_OI.kernel.code());
+}
+
+std::optional<WeightProducts> linear_products(const torch::autograd::Node& node) {
+  if (dynamic_cast<const LinearNode*>(&node) == nullptr) {
+    return std::nullopt;
+  }
+  return WeightProducts{&linear_outputs, &linear_gradient};
 }
 
 at::Tensor add_bias(const at::Tensor& y_sO, const Weight& bias_O) {

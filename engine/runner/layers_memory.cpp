@@ -4,6 +4,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace ringside::engine {
 namespace {
@@ -18,6 +19,29 @@ MixerShape mixer_shape(const PassShape& shape, const ComputeContext& context) {
   mixers.sums = std::max<int64_t>(4, mixers.compute);
   mixers.device = context.device.type();
   return mixers;
+}
+
+// Elements of a row that matrices of such parameters give.
+int64_t result_width(const std::vector<ParamSpec>& specs) {
+  int64_t width = 0;
+  for (const ParamSpec& spec : specs) {
+    const std::vector<int64_t> shape =
+        spec.cut.is_cut() ? piece_shape(spec.cut, spec.shape, /*part=*/0) : spec.shape;
+    width += shape.size() == 2 ? shape[0] : 0;
+  }
+  return width;
+}
+
+// The same of a layer. Of experts each token has those of its routes.
+int64_t result_width(const DecoderLayer& layer, const ModelConfig& config) {
+  int64_t experts = 0;
+  for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
+    for (const ParamSpec& spec : specs) {
+      experts += spec.shape.size() < 2 ? 0 : spec.numel() / spec.shape.back();
+    }
+  }
+  return result_width(layer.specs()) +
+         (experts > 0 ? experts / config.experts.count * config.experts.per_token : 0);
 }
 
 }  // namespace
@@ -108,6 +132,7 @@ LayersMemory::LayersMemory(const ModelConfig& config, const std::vector<DecoderL
                   input(of_tokens) + input(of_channels) +
                   (adapters != nullptr ? adapters->saved_by_layer : 0);
     cost.buffers += tensor_buffers(of_tokens, mixers);
+    linear_results_.push_back(shape.tokens * result_width(layer, config) * compute_);
   }
   const ChannelMixer& channels = layers[largest_layer(layers)].channel_mixer();
   channels_ = channels.cost(mixers);
@@ -141,6 +166,11 @@ int64_t LayersMemory::kept(int64_t begin, int64_t end) const {
     sum += kept_by(layer);
   }
   return sum;
+}
+
+int64_t LayersMemory::linear_results(int64_t begin, int64_t end) const {
+  return std::accumulate(linear_results_.begin() + begin, linear_results_.begin() + end,
+                         int64_t{0});
 }
 
 int64_t LayersMemory::kept_on_device(int64_t last, int64_t with_offload) const {

@@ -68,6 +68,10 @@ class LayersMemory {
   // What layers [begin, end) keep from the forward to their backwards.
   int64_t kept(int64_t begin, int64_t end) const;
 
+  // Results of the linear layers of layers [begin, end): between the parts of a backward in two
+  // their gradients are kept.
+  int64_t linear_results(int64_t begin, int64_t end) const;
+
   // On the device, of layers up to `last`: with an offload, of the `with_offload` last ones.
   int64_t kept_on_device(int64_t last, int64_t with_offload) const;
 
@@ -90,10 +94,11 @@ class LayersMemory {
 
   const PassShape& p_;
   const AdapterMemory* adapters_;
-  int64_t compute_, master_;  // bytes of a number
-  int64_t stream_;            // of the residual stream
-  std::vector<Cost> tokens_;  // of each layer's token mixer, with norms and adapters
-  Cost channels_;             // of the largest layer's channel mixer
+  int64_t compute_, master_;             // bytes of a number
+  int64_t stream_;                       // of the residual stream
+  std::vector<Cost> tokens_;             // of each layer's token mixer, with norms and adapters
+  Cost channels_;                        // of the largest layer's channel mixer
+  std::vector<int64_t> linear_results_;  // of each layer
 };
 
 }  // namespace ringside::engine

@@ -16,6 +16,8 @@ namespace {
 
 struct KeptInput {
   int64_t device = 0, host = 0;
+  int64_t split = 0;   // more, between the parts of a backward in two
+  int64_t shared = 0;  // whatever the number of inputs
 };
 
 // Sizes of one estimate. Bytes, unless said otherwise.
@@ -98,7 +100,9 @@ class Sizes {
   KeptInput kept_of_input() const {
     const int64_t of_layers = layers_->kept(0, layers());
     return {(p_.activations.offload ? 0 : of_layers) + (stage_.scores ? tail() : 0),
-            p_.activations.offload ? of_layers : 0};
+            p_.activations.offload ? of_layers : 0,
+            // Adapters leave no product for later.
+            frozen() ? 0 : layers_->linear_results(0, layers()), tables() + messages()};
   }
 
   Sizes(const Sizes&) = delete;
@@ -336,10 +340,14 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& 
     MemoryEstimate now = states;
     take_backward(now, of_stages[moment.runs]);
     int64_t on_host = of_stages[moment.runs].host_activations;
+    const bool splits = moment.split[moment.runs] > 0;
+    if (splits) {  // the first part frees nothing of its input
+      now.activations = kept[moment.runs].shared;
+    }
     for (std::size_t s = 0; s < kept.size(); ++s) {
       const bool runs = static_cast<int64_t>(s) == moment.runs;
-      const int64_t others = moment.of_stages[s] - (runs ? 1 : 0);
-      now.activations += others * kept[s].device;
+      const int64_t others = moment.of_stages[s] - (runs && !splits ? 1 : 0);
+      now.activations += others * kept[s].device + moment.split[s] * kept[s].split;
       on_host += others * kept[s].host;
     }
     most_on_host = std::max(most_on_host, on_host);

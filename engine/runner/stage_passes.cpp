@@ -220,24 +220,54 @@ at::Tensor TrainingPass::backward(int64_t stage, int64_t input, const at::Tensor
                                                           /*create_graph=*/false,
                                                           /*accumulate_grad=*/true, {});
   }
-  parts_.sync.end_backward();
-  outcome_.work.add(*inputs_.given(input).batch, inputs_.decoder(stage));
   at::Tensor of_received =
       forward.received_sE.defined() ? forward.received_sE.grad() : at::Tensor();
   if (forward.received_sE.defined() && !of_received.defined()) {
     of_received = at::zeros_like(forward.received_sE, at::TensorOptions().requires_grad(false));
   }
   open = {};
-  inputs_.leave(input);
+  finish(stage, input);
   return of_received.defined() ? of_received.contiguous() : of_received;
 }
 
-at::Tensor TrainingPass::input_gradient(int64_t, int64_t, const at::Tensor&) {
-  TORCH_CHECK(false, "stages: backwards in two parts are not supported");
+at::Tensor TrainingPass::input_gradient(int64_t stage, int64_t input, const at::Tensor& gradient) {
+  const auto found = open_.find({stage, input});
+  TORCH_CHECK(found != open_.end(), "stages: a backward of stage ", stage, " and input ", input,
+              " without a forward");
+  Open& forward = found->second;
+  at::Tensor of_received;
+  const at::Tensor sum = std::exchange(forward.sum, at::Tensor());
+  const auto end =
+      sum.defined() ? torch::autograd::impl::gradient_edge(sum) : std::exchange(forward.end, {});
+  if (end.function != nullptr) {  // null: the stage trains nothing
+    forward.split.emplace(end, forward.received_sE);
+    of_received = forward.split->input_gradient(sum.defined() ? at::ones_like(sum) : gradient);
+    parts_.sync.end_backward();
+  }
+  if (forward.received_sE.defined() && !of_received.defined()) {
+    of_received = at::zeros_like(forward.received_sE, at::TensorOptions().requires_grad(false));
+  }
+  return of_received.defined() ? of_received.contiguous() : of_received;
 }
 
-void TrainingPass::weight_gradient(int64_t, int64_t) {
-  TORCH_CHECK(false, "stages: backwards in two parts are not supported");
+void TrainingPass::weight_gradient(int64_t stage, int64_t input) {
+  auto open = open_.extract({stage, input});
+  TORCH_CHECK(open, "stages: weights' gradients of stage ", stage, " and input ", input,
+              " without a forward");
+  if (input + 1 == static_cast<int64_t>(inputs_.size())) {
+    parts_.sync.expect_last_backward();
+  }
+  if (open.mapped().split) {
+    open.mapped().split->weight_gradients();
+  }
+  open = {};
+  finish(stage, input);
+}
+
+void TrainingPass::finish(int64_t stage, int64_t input) {
+  parts_.sync.end_backward();
+  outcome_.work.add(*inputs_.given(input).batch, inputs_.decoder(stage));
+  inputs_.leave(input);
 }
 
 }  // namespace ringside::engine

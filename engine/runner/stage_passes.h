@@ -31,6 +31,7 @@
 #include "engine/runner/pipeline_run.h"
 #include "engine/runner/replayed_rows.h"
 #include "engine/runner/sequence_work.h"
+#include "engine/runner/split_backward.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::engine {
@@ -146,7 +147,11 @@ class TrainingPass final : public StageWork {
     at::Tensor received_sE;     // a leaf; undefined for the first stage
     at::Tensor sum;             // what the last stage's backward starts from
     torch::autograd::Edge end;  // what another's starts from; its hidden states are not kept
+    std::optional<SplitBackward> split;  // between the parts of a backward in two
   };
+
+  // Ends the last run of a stage for an input.
+  void finish(int64_t stage, int64_t input);
 
   // Finishes the stage's balance.
   void finish_balance(const LoadBalance& balance);

@@ -30,8 +30,9 @@ void add_parallel(FieldList& fields, ParallelConfig& parallel) {
   fields.choice(
       "parallel.pipeline_schedule", parallel.pipeline_schedule,
       "order of the stages' passes: 1f1b = forwards and backwards in turn, gpipe = all "
-      "forwards first, interleaved = 1f1b with several stages a rank, zero_bubble and "
-      "zero_bubble_v = backwards in two parts, which layers do not have yet; auto = 1f1b, "
+      "forwards first, interleaved = 1f1b with several stages a rank, zero_bubble = "
+      "1f1b whose ranks compute the gradients of weights where they would wait, zero_bubble_v = "
+      "the same with two stages a rank in a V; auto = 1f1b, "
       "or interleaved with several stages a rank, with more forwards first where layers "
       "are recomputed");
   fields.integer("parallel.stages_per_rank", parallel.stages_per_rank, between(1, 64),
@@ -205,11 +206,19 @@ void check_pipeline(const Config& c, std::vector<Mistake>& mistakes) {
   if (schedule == PipelineChoice::kInterleaved && parallel.stages_per_rank == 1) {
     refuse_stages("several stages a rank; expected at least 2, or schedule 1f1b");
   }
-  if (schedule == PipelineChoice::kZeroBubble || schedule == PipelineChoice::kZeroBubbleV) {
+  if (schedule == PipelineChoice::kZeroBubbleV && parallel.stages_per_rank != 2) {
+    refuse_stages("two stages a rank; expected 2");
+  }
+  const bool splits =
+      schedule == PipelineChoice::kZeroBubble || schedule == PipelineChoice::kZeroBubbleV;
+  if (splits && c.model.recompute != Recompute::kNone) {
     mistakes.push_back({"parallel.pipeline_schedule",
                         "is " + word +
-                            ", whose backwards are in two parts, which layers do not have yet; "
-                            "expected 1f1b or interleaved"});
+                            ", which computes the gradients of weights later than those of inputs, "
+                            "but a recomputed layer (model.recompute " +
+                            std::string(to_string(c.model.recompute)) +
+                            ") computes both at once; expected 1f1b or interleaved, or "
+                            "model.recompute none"});
   }
   if (c.model.router_aux_loss_coef > 0) {
     mistakes.push_back({"model.router_aux_loss_coef",

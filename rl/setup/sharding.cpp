@@ -85,7 +85,9 @@ std::shared_ptr<const engine::TensorSharding> make_tensor_sharding(
 }
 
 sp::PipelineShape pipeline_shape(const ParallelConfig& config) {
-  return {config.pipeline_parallel_size, config.stages_per_rank, sp::StageOrder::kLoop};
+  return {config.pipeline_parallel_size, config.stages_per_rank,
+          config.pipeline_schedule == PipelineChoice::kZeroBubbleV ? sp::StageOrder::kVee
+                                                                   : sp::StageOrder::kLoop};
 }
 
 sp::PipelineSchedule pipeline_schedule(const ParallelConfig& config) {

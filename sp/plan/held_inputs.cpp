@@ -20,7 +20,7 @@ int64_t chunk_of(const PipelineShape& shape, int64_t rank, int64_t stage) {
 std::vector<HeldInputs> held_at_backwards(const PipelinePlan& plan, const PipelineShape& shape,
                                           int64_t rank) {
   std::vector<HeldInputs> moments;
-  std::vector<int64_t> held(shape.stages_per_rank, 0);
+  std::vector<int64_t> held(shape.stages_per_rank, 0), split = held;
   for (const PipelineEvent& event : plan.events(rank)) {
     const auto* run = std::get_if<StageRun>(&event);
     if (run == nullptr) {
@@ -31,11 +31,13 @@ std::vector<HeldInputs> held_at_backwards(const PipelinePlan& plan, const Pipeli
       ++held[chunk];
       continue;
     }
-    const HeldInputs now{chunk, held};
+    split[chunk] += run->kind == PassKind::kInputGradient ? 1 : 0;
+    const HeldInputs now{chunk, held, split};
     if (std::ranges::find(moments, now) == moments.end()) {
       moments.push_back(now);
     }
     held[chunk] -= run->kind == PassKind::kInputGradient ? 0 : 1;
+    split[chunk] -= run->kind == PassKind::kWeightGradient ? 1 : 0;
   }
   return moments;
 }

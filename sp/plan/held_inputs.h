@@ -13,6 +13,8 @@ namespace ringside::sp {
 struct HeldInputs {
   int64_t runs = 0;                // the stage whose backward, or a part of it, runs
   std::vector<int64_t> of_stages;  // inputs of each stage, that of the backward among them
+  // Of these, inputs of which one part of a backward in two has run or runs. Zeros for others.
+  std::vector<int64_t> split;
   bool operator==(const HeldInputs&) const = default;
 };
 

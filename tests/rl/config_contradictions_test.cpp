@@ -164,8 +164,14 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
              Contains("schedule 1f1b has one stage a rank"));
   CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=interleaved"}),
              Contains("expected at least 2"));
-  CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=zero_bubble"}),
-             Contains("backwards are in two parts"));
+  CHECK(load_config({}, {pipeline, "parallel.pipeline_schedule=zero_bubble"}).ok());
+  CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=zero_bubble", "model.recompute=full"}),
+             Contains("a recomputed layer (model.recompute full) computes both at once"));
+  CHECK_THAT(error({pipeline, "parallel.pipeline_schedule=zero_bubble_v"}),
+             Contains("schedule zero_bubble_v has two stages a rank; expected 2"));
+  CHECK(load_config({}, {pipeline, "parallel.pipeline_schedule=zero_bubble_v",
+                         "parallel.stages_per_rank=2"})
+            .ok());
   CHECK_THAT(error({pipeline, "model.router_aux_loss_coef=0.1"}),
              Contains("one loss over all layers"));
   CHECK_THAT(error({"parallel.pipeline_schedule=gpipe"}), Contains("there is one stage"));

@@ -162,12 +162,46 @@ TEST_CASE("any number of micro-batches goes through the stages") {
       dense());
 }
 
+TEST_CASE("backwards in two parts train as the whole model does, to the bit") {
+  using enum PipelineSchedule;
+  const std::vector<Layout> layouts{
+      {.pipeline = 2, .schedule = kZeroBubble},
+      {.pipeline = 3, .schedule = kZeroBubble},
+      {.pipeline = 2, .stages_per_rank = 2, .schedule = kZeroBubble},
+      {.pipeline = 2, .stages_per_rank = 2, .schedule = kZeroBubbleV},
+      {.micro_batch_tokens = 1000, .pipeline = 2, .stages_per_rank = 2, .schedule = kZeroBubbleV},
+      {.micro_batch_tokens = 1000, .pipeline = 3, .schedule = kZeroBubble},
+      {.documents = 3, .micro_batch_tokens = 12, .pipeline = 4, .schedule = kZeroBubble},
+      {.replicate = 2, .pipeline = 2, .stages_per_rank = 2, .schedule = kZeroBubbleV},
+      {.shard = 2, .stage = 1, .pipeline = 2, .schedule = kZeroBubble},
+      {.shard = 2, .stage = 2, .pipeline = 2, .schedule = kZeroBubble},
+      {.shard = 2, .stage = 3, .pipeline = 2, .stages_per_rank = 2, .schedule = kZeroBubbleV},
+      {.ring = 2,
+       .ulysses = 2,
+       .mode = rl::CpFsdpMode::kNone,
+       .pipeline = 2,
+       .schedule = kZeroBubble},
+  };
+  for (const Layout& layout : layouts) {
+    check_against_one_stage(layout, dense());
+  }
+  check_against_one_stage({.shard = 2, .expert = 2, .pipeline = 2, .schedule = kZeroBubble},
+                          with_experts());
+  check_against_one_stage({.ulysses = 2, .pipeline = 2, .schedule = kZeroBubble},
+                          test::hybrid_config(true));
+  check_against_one_stage({.lora_rank = 4, .pipeline = 2, .schedule = kZeroBubble}, dense(), 1e-12,
+                          at::kDouble);
+}
+
 TEST_CASE("an embedding that two stages share stays one") {
   engine::ModelConfig tied = dense();
   tied.tie_word_embeddings = true;
   check_against_one_stage({.pipeline = 2}, tied, 1e-6);
   check_against_one_stage({.pipeline = 2}, tied, 1e-12, at::kDouble);
   check_against_one_stage({.shard = 2, .stage = 3, .pipeline = 3}, tied, 1e-12, at::kDouble);
+  check_against_one_stage(
+      {.pipeline = 2, .stages_per_rank = 2, .schedule = PipelineSchedule::kZeroBubbleV}, tied,
+      1e-12, at::kDouble);
 }
 
 TEST_CASE("stages send the hidden states of each micro-batch and their gradients, and no more") {

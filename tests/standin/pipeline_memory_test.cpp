@@ -57,7 +57,10 @@ struct RankPeak {
 RankPeak peak_of_rank(const MeasuredLine& line, const sp::Mesh& mesh,
                       const sp::ProcessGroups& groups, c10::Device device, standin::Scope& scope) {
   const engine::ModelConfig model = staged_model();
-  const sp::PipelineShape shape{line.layout.mesh.pipeline, line.stages_per_rank};
+  const sp::PipelineShape shape{line.layout.mesh.pipeline, line.stages_per_rank,
+                                line.schedule == PipelineSchedule::kZeroBubbleV
+                                    ? sp::StageOrder::kVee
+                                    : sp::StageOrder::kLoop};
   engine::ComputeContext context(at::kFloat, device);
   context.sharding = rl::make_sharding(line.layout.parallel(), groups);
   context.tensor = rl::make_tensor_sharding(line.layout.parallel(), groups);
@@ -115,6 +118,9 @@ TEST_CASE("the peak of a pipeline's ranks is predicted, with tensor ranks too") 
            {"1f1b, 2, recomputed", {on(2, 1, {Recompute::kFull})}},
            {"gpipe, 2", {on(2, 1, {}), PipelineSchedule::kGpipe}},
            {"interleaved, 2", {on(2, 1, {}), PipelineSchedule::kInterleaved, 2}},
+           {"zero bubble, 2", {on(2, 1, {}), PipelineSchedule::kZeroBubble}},
+           {"zero bubble, 3", {on(3, 1, {}), PipelineSchedule::kZeroBubble}},
+           {"zero bubble in a V, 2", {on(2, 1, {}), PipelineSchedule::kZeroBubbleV, 2}},
            {"1f1b, 2 x tensor 2", {on(2, 2, {})}},
            {"gpipe, 2 x tensor 2", {on(2, 2, {}), PipelineSchedule::kGpipe}},
            {"interleaved, 2 x tensor 2", {on(2, 2, {}), PipelineSchedule::kInterleaved, 2}},

@@ -46,6 +46,8 @@ TEST_CASE("stages on the stand-in have the CPU's bits") {
        .activations = {engine::Recompute::kSelective, /*offload=*/true, 3},
        .pipeline = 2,
        .schedule = PipelineSchedule::kGpipe},
+      {.shard = 2, .stage = 3, .pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
+      {.pipeline = 2, .stages_per_rank = 2, .schedule = PipelineSchedule::kZeroBubbleV},
   };
   for (const Layout& layout : layouts) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -178,6 +178,9 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   if (context.pipeline != nullptr) {
     auto pipeline = std::make_shared<engine::Pipeline>(*context.pipeline);
     pipeline->schedule = layout.schedule;
+    pipeline->shape.order = layout.schedule == sp::PipelineSchedule::kZeroBubbleV
+                                ? sp::StageOrder::kVee
+                                : sp::StageOrder::kLoop;
     pipeline->warm_up = layout.warm_up;
     context.pipeline = std::move(pipeline);
   }
