@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <set>
@@ -491,6 +492,7 @@ TEST_CASE("the inputs of each stage at a backward add up to what its rank holds"
   for_each_pipeline({1, 3, 8}, [](const PipelineOptions& o) {
     CAPTURE(text_of(o));
     const PipelinePlan plan = plan_pipeline(o);
+    const bool splits = o.schedule == Schedule::kZeroBubble || o.schedule == Schedule::kZeroBubbleV;
     for (int64_t rank = 0; rank < o.shape.ranks; ++rank) {
       const std::vector<HeldInputs> moments = held_at_backwards(plan, o.shape, rank);
       CHECK(moments.empty() == (o.schedule == Schedule::kForwardOnly));
@@ -499,7 +501,9 @@ TEST_CASE("the inputs of each stage at a backward add up to what its rank holds"
       for (const HeldInputs& moment : moments) {
         most = std::max(
             most, std::accumulate(moment.of_stages.begin(), moment.of_stages.end(), int64_t{0}));
-        runs_what_it_holds = runs_what_it_holds && moment.of_stages.at(moment.runs) > 0;
+        runs_what_it_holds = runs_what_it_holds && moment.of_stages.at(moment.runs) > 0 &&
+                             (moment.split.at(moment.runs) > 0) == splits &&
+                             std::ranges::equal(moment.split, moment.of_stages, std::less_equal());
       }
       CHECK(runs_what_it_holds);
       CHECK((moments.empty() || most == plan.most_live(rank)));
