@@ -112,6 +112,9 @@ TEST_CASE("stages of tensor ranks train as tensor ranks without stages, to the b
                            .warm_up = 1},
                           dense(false, 4));
   check_against_one_stage({.expert = 2, .tensor = 2, .pipeline = 2}, with_experts());
+  check_against_one_stage(
+      {.ulysses = 2, .tensor = 2, .pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
+      dense());
 }
 
 TEST_CASE("an embedding that two stages share stays one, cut over tensor ranks") {
