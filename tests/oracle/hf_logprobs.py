@@ -1,7 +1,7 @@
 """`ringside logprobs` against transformers on random Qwen3, Qwen3-MoE, DeepSeek-V3, Qwen2.5, Mistral and Llama models.
 
 Guards the decoder (biases, norms, RoPE and its scaling, tied heads, uneven head counts) and every
-sequence- and tensor-parallel layout of it: each log-prob of documents of 2 to 1500 tokens must equal
+sequence- and tensor-parallel layout of it, of stages too: each log-prob of documents of 2 to 1500 tokens must equal
 transformers' in fp32 and in fp64.
 
 transformers evaluates RMSNorm in fp32 whatever the model's dtype, and `ringside logprobs` does the same by
@@ -50,9 +50,16 @@ LAYOUTS = {
     "ring 2": ringside_cli.layout(ring=2),
     "ring 2 x ulysses 2": ringside_cli.layout(ring=2, ulysses=2),
     "ulysses 2 x tensor 2": ringside_cli.layout(ulysses=2, tensor=2),
+    "pipeline 2 x tensor 2": ringside_cli.layout(pipeline=2, tensor=2),
 }
 # Of the second model with experts, which are spread over the ranks: 5 experts, uneven shares.
-EXPERTS = {"ulysses 2": 2, "ring 2": 2, "ring 2 x ulysses 2": 4, "ulysses 2 x tensor 2": 4}
+EXPERTS = {
+    "ulysses 2": 2,
+    "ring 2": 2,
+    "ring 2 x ulysses 2": 4,
+    "ulysses 2 x tensor 2": 4,
+    "pipeline 2 x tensor 2": 2,
+}
 # Models whose ranks are processes in the first case.
 AS_PROCESSES = ("qwen3 4/2 tied", "qwen3_moe 6/2 tied")
 # family, query heads, KV heads, tied

@@ -108,15 +108,18 @@ def load_weights(model_dir: pathlib.Path) -> dict[str, torch.Tensor]:
     }
 
 
-def layout(ring: int = 1, ulysses: int = 1, data: int = 1, tensor: int = 1) -> list[str]:
-    """The command-line words that select a layout of ring x ulysses x data x tensor processes."""
+def layout(
+    ring: int = 1, ulysses: int = 1, data: int = 1, tensor: int = 1, pipeline: int = 1
+) -> list[str]:
+    """The command-line words that select a layout of pipeline x data x ring x ulysses x tensor processes."""
     return [
         "--nproc",
-        str(ring * ulysses * data * tensor),
+        str(ring * ulysses * data * tensor * pipeline),
         f"parallel.ringattn_parallel_size={ring}",
         f"parallel.ulysses_parallel_size={ulysses}",
         f"parallel.data_parallel_replicate_size={data}",
         f"parallel.tensor_parallel_size={tensor}",
+        f"parallel.pipeline_parallel_size={pipeline}",
     ]
 
 

@@ -124,6 +124,11 @@ std::vector<Layout> layouts() {
        {one_sample, "parallel.pipeline_parallel_size=2", "parallel.stages_per_rank=2",
         "model.recompute=full"},
        false,
+       false},
+      {"pipeline 2 x tensor 2, micro-batches of 3",
+       {.pipeline = 2, .tensor = 2},
+       {three_samples, "parallel.pipeline_parallel_size=2", "parallel.tensor_parallel_size=2"},
+       false,
        false}};
 }
 
