@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 #include <utility>
+#include <vector>
 
 namespace ringside::engine {
 namespace {
@@ -123,9 +124,39 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings) {
   return frequencies;
 }
 
-RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& positions_s,
+at::Tensor section_components(const RopeSections& sections, int64_t pairs) {
+  const auto& [time, height, width] = sections.sizes;
+  TORCH_CHECK(time >= 0 && height >= 0 && width >= 0 && time + height + width <= pairs,
+              "rope: sections of ", time, ", ", height, " and ", width, " frequencies of ", pairs);
+  std::vector<int64_t> components(pairs, 0);
+  for (int64_t j = 0; j < pairs; ++j) {
+    const bool is_height =
+        sections.interleaved ? j % 3 == 1 && j < 3 * height : j >= time && j < time + height;
+    const bool is_width = sections.interleaved ? j % 3 == 2 && j < 3 * width
+                                               : j >= time + height && j < time + height + width;
+    components[j] = is_height ? 1 : is_width ? 2 : 0;
+  }
+  return at::tensor(components, at::kLong);
+}
+
+namespace {
+
+// The position that each pair of each token turns by.
+// Shapes: returns fp32 [s, 1, 1] for all pairs alike, or [s, 1, D/2].
+at::Tensor turned_positions(const RopeFrequencies& frequencies, const at::Tensor& positions) {
+  if (positions.dim() == 1) {
+    return positions.to(at::kFloat).view({-1, 1, 1});
+  }
+  TORCH_CHECK(positions.dim() == 2 && frequencies.component_d.defined(), "rope: positions ",
+              positions.sizes(), ", expected one of each token in a model without sections");
+  return positions.to(at::kFloat).t().index_select(1, frequencies.component_d).unsqueeze(1);
+}
+
+}  // namespace
+
+RopeTables rope_tables(const RopeFrequencies& frequencies, const at::Tensor& positions,
                        at::ScalarType compute_dtype) {
-  const at::Tensor angle_s1d = positions_s.to(at::kFloat).view({-1, 1, 1}) * frequencies.inverse_d;
+  const at::Tensor angle_s1d = turned_positions(frequencies, positions) * frequencies.inverse_d;
   at::Tensor cos_s1d = angle_s1d.cos();
   at::Tensor sin_s1d = angle_s1d.sin();
   if (frequencies.magnitude != 1.0) {

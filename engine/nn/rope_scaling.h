@@ -5,6 +5,7 @@
 // back as it was read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <variant>
@@ -67,6 +68,15 @@ struct LongRope {
 // monostate = rope_type "default".
 using RopeScaling =
     std::variant<std::monostate, LinearRope, DynamicRope, Llama3Rope, YarnRope, LongRope>;
+
+// Which component of a position (time, height, width) turns which frequency, in models with images.
+struct RopeSections {
+  std::array<int64_t, 3> sizes = {};  // frequencies of each component
+  // Components take turns from the lowest frequency index on, as long as height and width have any
+  // left; time has the rest. Else the sections lie one behind the other.
+  bool interleaved = false;
+  bool operator==(const RopeSections&) const = default;
+};
 
 // What the frequencies of a model follow from.
 struct RopeSettings {
