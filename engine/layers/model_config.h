@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/layers/vision_config.h"
 #include "engine/nn/rope_scaling.h"
 #include "engine/ops/norm_options.h"
 #include "sp/plan/state_plan.h"
@@ -89,7 +90,8 @@ enum class ExpertStacks { kNone, kOutputsFirst, kInputsFirst };
 struct OnDiskConfig {
   std::string trunk = "model.";  // beginning of all names but the head's
   std::string head = "lm_head.weight";
-  std::string modules = "model.";  // in place of trunk, in transformers' names of modules
+  std::string modules = "model.";       // in place of trunk, in transformers' names of modules
+  std::string tower = "model.visual.";  // beginning of all names of the vision tower
   // Other beginnings of names that files of such models have, with those that they stand for.
   std::vector<std::pair<std::string, std::string>> other_names = {};
   ExpertStacks stacks = ExpertStacks::kNone;
@@ -164,6 +166,7 @@ struct ModelConfig {
   ExpertsConfig experts;
   // Of each layer. Empty: all layers are alike, with experts if there are any.
   std::vector<BlockSpec> blocks;
+  std::optional<VisionConfig> vision;  // of a model that takes images
   OnDiskConfig on_disk;
   // Computes norms and routers in fp32 in fp64 models too. Not in config.json. transformers always
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
@@ -191,7 +194,6 @@ struct ModelConfig {
   // Factor on attention scores, without that of YaRN in latent attention.
   double softmax_scale() const;
 
-  RopeSettings local_rope() const { return {head_dim, local_rope_theta, {}}; }
   // What RoPE's frequencies follow from, of the components that it turns.
   RopeSettings rope() const {
     const int64_t turned = has_latent_attention()     ? latent.rope_dim
@@ -205,6 +207,11 @@ struct ModelConfig {
             has_latent_attention() ? turned : head_dim};
   }
 };
+
+// What RoPE's frequencies follow from in blocks with local_rope.
+inline RopeSettings local_rope(const ModelConfig& config) {
+  return {config.head_dim, config.local_rope_theta, {}};
+}
 
 // What the names of a model's tensors on disk begin with, but for the head's; of those of a layer.
 std::string trunk_prefix(const ModelConfig& config);

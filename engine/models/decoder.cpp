@@ -159,7 +159,7 @@ Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& c
         }
       }) {
   rope_frequencies_ = rope_frequencies(config_.rope());
-  local_rope_frequencies_ = rope_frequencies(config_.local_rope());
+  local_rope_frequencies_ = rope_frequencies(local_rope(config_));
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
     one->inverse_d = one->inverse_d.to(context_.device);
   }
