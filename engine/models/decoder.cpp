@@ -69,24 +69,33 @@ VocabularyPart vocabulary_part(const ModelConfig& config, const ComputeContext& 
           sp::even_part(config.vocab_size, place.ranks, place.rank), config.vocab_size};
 }
 
-void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tensor& positions_s) {
-  const bool is_long = positions_s.dim() == 1 && positions_s.scalar_type() == at::kLong;
+// Whether they are int64 and one for each token, or three in a model that takes images.
+bool are_positions(const ModelConfig& config, const at::Tensor& positions) {
+  return positions.scalar_type() == at::kLong &&
+         (positions.dim() == 1 ||
+          (config.vision && positions.dim() == 2 && positions.size(0) == 3));
+}
+
+void check_input(const Decoder& decoder, const at::Tensor& input, const at::Tensor& positions) {
+  const bool is_long = are_positions(decoder.config(), positions);
   if (decoder.stage().embeds) {
-    TORCH_CHECK(is_long && input.sizes() == positions_s.sizes() && input.scalar_type() == at::kLong,
-                "decoder: ids and positions must be int64 [s], got ", input.sizes(), " ",
-                input.scalar_type(), " and ", positions_s.sizes(), " ", positions_s.scalar_type());
+    TORCH_CHECK(is_long && input.dim() == 1 && input.size(0) == positions.size(-1) &&
+                    input.scalar_type() == at::kLong,
+                "decoder: ids and positions must be int64 [s]",
+                decoder.config().vision ? ", or positions [3, s]" : "", ", got ", input.sizes(),
+                " ", input.scalar_type(), " and ", positions.sizes(), " ", positions.scalar_type());
     return;
   }
   const int64_t hidden = decoder.config().hidden_size;
-  const int64_t tokens = is_long ? positions_s.size(0) : 0;
+  const int64_t tokens = is_long ? positions.size(-1) : 0;
   const RowParts parts = row_parts(decoder.context(), tokens);
   const int64_t rows = parts.is_cut() ? parts.own().size() : tokens;
   TORCH_CHECK(is_long && input.dim() == 2 && input.size(0) == rows && input.size(1) == hidden &&
                   input.scalar_type() == decoder.compute_dtype(),
               describe(decoder.stage()), " does not embed; expected hidden states ",
               decoder.compute_dtype(), " [", rows, ", ", hidden, "] and positions int64 [s], got ",
-              input.sizes(), " ", input.scalar_type(), " and ", positions_s.sizes(), " ",
-              positions_s.scalar_type());
+              input.sizes(), " ", input.scalar_type(), " and ", positions.sizes(), " ",
+              positions.scalar_type());
 }
 
 void check_scores(const Stage& stage) {
@@ -162,6 +171,11 @@ Decoder::Decoder(ModelConfig config, const Stage& stage, const ComputeContext& c
   local_rope_frequencies_ = rope_frequencies(local_rope(config_));
   for (RopeFrequencies* one : {&rope_frequencies_, &local_rope_frequencies_}) {
     one->inverse_d = one->inverse_d.to(context_.device);
+  }
+  if (config_.vision) {
+    rope_frequencies_.component_d =
+        section_components(config_.vision->rope, rope_frequencies_.inverse_d.numel())
+            .to(context_.device);
   }
 }
 
@@ -324,16 +338,17 @@ Decoder::ForwardPass Decoder::forward_pass(const at::Tensor& positions, Attentio
   }
   return {.ropes = std::move(ropes),
           .attention = attention,
-          .rows = row_parts(context_, positions.size(0)),
+          .rows = row_parts(context_, positions.size(-1)),
           .experts = experts,
           .expert_layer = expert_layers_before(config_, stage_)};
 }
 
-at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions_s,
-                            AttentionBackend& attention, ExpertNotes* experts) const {
-  check_input(*this, input, positions_s);
+at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions,
+                            AttentionBackend& attention, ExpertNotes* experts,
+                            const ImageRows& images) const {
+  check_input(*this, input, positions);
   OverlappedAttention* overlapped = attention.overlapped();
-  ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions_s,
+  ForwardPass pass = forward_pass(overlapped != nullptr ? overlapped->positions_S() : positions,
                                   attention, experts);
   at::Tensor hidden_sE = input;
   if (stage_.embeds) {
@@ -343,13 +358,14 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
                        words.is_cut() ? scatter_rows(embed_part(table, input, words), pass.rows)
                                       : embed(table, input));
   }
+  hidden_sE = put_images(hidden_sE, images, config_);
   units_.prefetch_layer(stage_.layers.begin);
   pass.adapter_leaves = leaves_of_adapters(adapters(), stage_);
   if (activations_.offload) {
     pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
-    hidden_sE = run_layer(i, hidden_sE, pass);
+    hidden_sE = add_deepstack(run_layer(i, hidden_sE, pass), images, i);
   }
   return stage_.scores
              ? rms_norm(hidden_sE, units_.final_norm().gathered().materialize(context_.compute)[0],
@@ -358,18 +374,19 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
 }
 
 at::Tensor Decoder::forward(const DecoderWeights& weights, const at::Tensor& input,
-                            const at::Tensor& positions_s, AttentionBackend& attention,
-                            ExpertNotes* experts) const {
-  check_input(*this, input, positions_s);
+                            const at::Tensor& positions, AttentionBackend& attention,
+                            ExpertNotes* experts, const ImageRows& images) const {
+  check_input(*this, input, positions);
   const at::NoGradGuard no_grad;
-  ForwardPass pass = forward_pass(positions_s, attention, experts);
+  ForwardPass pass = forward_pass(positions, attention, experts);
   at::Tensor hidden_sE =
       stage_.embeds ? scaled(config_, context_.compute, at::embedding(weights.embedding_VE, input))
                     : input;
+  hidden_sE = put_images(hidden_sE, images, config_);
   for (int64_t i = stage_.layers.begin; i < stage_.layers.end; ++i) {
     LayerPass of_layer = layer_pass(i, pass, attention, nullptr);
     of_layer.weights = weights.layers[stage_.place(i)];
-    hidden_sE = layer(i).forward(hidden_sE, of_layer);
+    hidden_sE = add_deepstack(layer(i).forward(hidden_sE, of_layer), images, i);
   }
   return stage_.scores ? rms_norm(hidden_sE, weights.final_norm_E, config_.norm_options())
                        : hidden_sE;
@@ -440,11 +457,17 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {
-  return adapters_ != nullptr ? std::vector<ParamUnit*>{&adapters_->unit()} : units();
+  std::vector<ParamUnit*> trained =
+      adapters_ != nullptr ? std::vector<ParamUnit*>{&adapters_->unit()} : units();
+  std::erase_if(trained, [&](const ParamUnit* unit) { return units_.is_constant_part(*unit); });
+  return trained;
 }
 
 std::vector<const ParamUnit*> Decoder::trained_units() const {
-  return adapters_ != nullptr ? std::vector<const ParamUnit*>{&adapters_->unit()} : units();
+  std::vector<const ParamUnit*> trained =
+      adapters_ != nullptr ? std::vector<const ParamUnit*>{&adapters_->unit()} : units();
+  std::erase_if(trained, [&](const ParamUnit* unit) { return units_.is_constant_part(*unit); });
+  return trained;
 }
 
 std::vector<ParamUnit*> Decoder::units() {

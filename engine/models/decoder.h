@@ -6,6 +6,9 @@
 // takes the hidden states of the one before it, and the gradient of its input is that of the
 // former's output.
 //
+// Images enter as rows in place of embeddings. Who encodes them is not the decoder's business:
+// parameters().tower(), or another rank.
+//
 // Shapes: s = tokens given, n = entries to score, E = hidden size, V = vocabulary.
 #pragma once
 
@@ -22,6 +25,7 @@
 #include "engine/layers/model_config.h"
 #include "engine/models/adapters.h"
 #include "engine/models/decoder_units.h"
+#include "engine/models/image_rows.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/models/stage.h"
 #include "engine/nn/attention_backend.h"
@@ -92,24 +96,29 @@ class Decoder {
   // behind its last layer. The backend must outlive the backward.
   // input: token ids of a stage that embeds, otherwise the hidden states that the stage before it
   // returned; these require a gradient where that stage is trained. experts: of the whole model.
-  // Shapes: ids, positions_s: int64 [s], s may be 0; hidden states [s, E], in and out. With tensor
+  // images: rows in place of the embeddings of some tokens, whose gradient is then 0. Their
+  // deepstack rows are added behind the layers, outside of what is recomputed: the sum keeps
+  // nothing but the tokens' indices.
+  // Shapes: ids, positions: int64 [s], s may be 0; with a vision tower positions may be [3, s], of
+  // time, height and width; hidden states [s, E], in and out. With tensor
   // parallelism every tensor rank has the same ids and positions, hidden states are those of its
-  // own rows (row_parts()), and so are the routes of `experts`.
+  // own rows (row_parts()), and so are the routes of `experts` and the rows of images.
   // Collective over: the tensor-parallel ranks; the ranks of the experts; the backend's group, if
   // it has one: one call of
   // attend() or mix() for each layer. The backward calls attend() once more per layer with
   // Recompute::kFull, and mix() with any recomputation.
   // Throws: c10::Error on a shape or dtype mismatch and on an id outside the vocabulary.
-  at::Tensor forward(const at::Tensor& input, const at::Tensor& positions_s,
-                     AttentionBackend& attention, ExpertNotes* experts = nullptr) const;
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& positions,
+                     AttentionBackend& attention, ExpertNotes* experts = nullptr,
+                     const ImageRows& images = {}) const;
 
   // forward() without autograd, from weights that materialize() returned. For many small forwards,
   // as in sampling. This rank must hold all experts.
   // Shapes, throws: as forward().
   // Collective over: the backend's group, if it has one.
   at::Tensor forward(const DecoderWeights& weights, const at::Tensor& input,
-                     const at::Tensor& positions_s, AttentionBackend& attention,
-                     ExpertNotes* experts = nullptr) const;
+                     const at::Tensor& positions, AttentionBackend& attention,
+                     ExpertNotes* experts = nullptr, const ImageRows& images = {}) const;
 
   // All weights, outside autograd, for as long as the parameters stay as they are.
   // Collective over: the shard of a sharded decoder.
@@ -147,7 +156,8 @@ class Decoder {
   const ComputeContext& context() const { return context_; }
   at::ScalarType compute_dtype() const { return context_.compute; }
 
-  // What is trained: the adapters' unit, or else units().
+  // What is trained: the adapters' unit, or else units() without the constant part of a vision
+  // tower.
   std::vector<ParamUnit*> trained_units();
   std::vector<const ParamUnit*> trained_units() const;
 

@@ -89,6 +89,12 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
       !corrections.empty()) {
     units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
   }
+  if (config.vision && stage.embeds) {
+    for (VisionUnitSpecs& unit : vision_unit_specs(config)) {
+      units.push_back({unit.merges ? UnitRole::kVisionMerger : UnitRole::kVision,
+                       std::move(unit.name), std::move(unit.specs)});
+    }
+  }
   return units;
 }
 
@@ -132,7 +138,7 @@ ComputeContext context_of(const UnitSpecs& unit, ComputeContext context) {
 std::shared_ptr<ParamUnit> make_unit(UnitSpecs unit, const ModelConfig& config,
                                      const ComputeContext& of_model, const WeightStorage& storage) {
   const bool is_packed = storage.projections && unit.role == UnitRole::kLayer;
-  const bool is_frozen = storage.is_frozen() && !is_packed;
+  const bool is_frozen = storage.is_frozen(unit.role) && !is_packed;
   ComputeContext context = is_packed ? whole_context(of_model) : context_of(unit, of_model);
   if (is_frozen && !unit.specs.empty()) {  // no master copy, not even for a moment
     context.master = widened_dtype(unit.specs.front(), context.compute);
@@ -252,15 +258,29 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
                            const OnUnit& on_unit)
     : config_(config), stage_(stage), context_(context) {
   check_stage(config, stage);
+  TORCH_CHECK(!config.vision || (stage.embeds && stage.layers.size() == config.num_hidden_layers),
+              "a model with a vision tower is not cut into stages");
   layers_ = std::make_shared<const std::vector<DecoderLayer>>(
       layers_of(config, stage.layers, tensor_place(context)));
+  std::vector<std::shared_ptr<ParamUnit>> of_tower;
   for (UnitSpecs& unit : made_specs(config, stage, *layers_, context, storage)) {
     const UnitRole role = unit.role;
     all_.push_back(make_unit(std::move(unit), config, context, storage));
     register_newest(role);
+    if (role == UnitRole::kVision || role == UnitRole::kVisionMerger) {
+      of_tower.push_back(all_.back());
+    }
     on_unit(*all_.back(),
             role == UnitRole::kLayer ? &layers_->at(layer_units_.size() - 1) : nullptr);
   }
+  if (config.vision) {
+    tower_ = std::make_shared<const VisionTower>(config, context, std::move(of_tower));
+  }
+}
+
+bool DecoderUnits::is_constant_part(const ParamUnit& unit) const {
+  return tower_ != nullptr && !unit.flat().requires_grad() &&
+         std::ranges::any_of(tower_->units(), [&](const auto& one) { return one.get() == &unit; });
 }
 
 void DecoderUnits::register_newest(UnitRole role) {
@@ -287,6 +307,9 @@ void DecoderUnits::register_newest(UnitRole role) {
       break;
     case UnitRole::kCorrections:
       corrections_ = all_.back();
+      break;
+    case UnitRole::kVision:
+    case UnitRole::kVisionMerger:
       break;
   }
 }

@@ -21,12 +21,23 @@
 #include "engine/params/param_unit.h"
 #include "engine/params/quantised_matrix.h"
 #include "engine/params/unit_scope.h"
+#include "engine/vision/vision_tower.h"
 
 namespace ringside::engine {
 
 class DecoderLayer;
 
-enum class UnitRole { kEmbedding, kLayer, kWhole, kExperts, kFinalNorm, kHead, kCorrections };
+enum class UnitRole {
+  kEmbedding,
+  kLayer,
+  kWhole,
+  kExperts,
+  kFinalNorm,
+  kHead,
+  kCorrections,
+  kVision,       // of the vision tower
+  kVisionMerger  // of the tower, too
+};
 
 struct UnitSpecs {
   UnitRole role;
@@ -50,9 +61,16 @@ std::vector<ParamSpec> decoder_specs(const ModelConfig& config);
 struct WeightStorage {
   bool frozen = false;  // constants in the compute dtype; otherwise trained, in the master dtype
   // The projections of all layers, packed and whole on every rank. All else is frozen.
-  std::optional<QuantisedFormat> projections;
+  std::optional<QuantisedFormat> projections = {};
+  // What is trained of the vision tower, unless all is frozen.
+  VisionTraining vision = VisionTraining::kNothing;
 
   bool is_frozen() const { return frozen || projections.has_value(); }
+  // Whether a unit of this role is.
+  bool is_frozen(UnitRole role) const {
+    return is_frozen() || (role == UnitRole::kVision && vision != VisionTraining::kAll) ||
+           (role == UnitRole::kVisionMerger && vision == VisionTraining::kNothing);
+  }
 };
 
 // The context of a model that every rank holds whole, on its device, outside any sharding.
@@ -93,15 +111,17 @@ class DecoderUnits {
 
   // Makes the units of a stage one after another. With packed projections a layer has one unit but
   // its experts', in the master dtype and whole on every rank, until on_unit() has packed it.
-  // Throws: as check_stage(); c10::Error when there are fewer experts than ranks that hold them, or
-  // when experts that are one tensor (GPT-OSS) shall be divided over ranks; what on_unit throws.
+  // Throws: as check_stage(); c10::Error when there are fewer experts than ranks that hold them,
+  // when experts that are one tensor (GPT-OSS) shall be divided over ranks, and when a model with a
+  // vision tower is cut into stages; what on_unit throws.
   DecoderUnits(const ModelConfig& config, const Stage& stage, const ComputeContext& context,
                const WeightStorage& storage, const OnUnit& on_unit);
 
   // Embedding, layers in order, each followed by its whole parameters if tensor-parallel ranks
   // divide the others, and by its experts if it has any, final norm, a head that
-  // is no other unit of the stage, and last the corrections of routers: of these what the stage
-  // has. The corrections are whole on every rank.
+  // is no other unit of the stage, the corrections of routers, and last the vision tower's: of
+  // these what the stage has. The corrections are whole on every rank, the tower on every tensor
+  // rank.
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
   // Of a stage that embeds.
@@ -132,6 +152,10 @@ class DecoderUnits {
   // The correction of the choice of experts in a layer, [experts], fp32 or wider; undefined without
   // one.
   at::Tensor router_correction(int64_t i) const;
+  // Null: the model has none.
+  const VisionTower* tower() const { return tower_.get(); }
+  // Whether a unit is of a part of the tower that is not trained.
+  bool is_constant_part(const ParamUnit& unit) const;
   // The unit of the stage's corrections; null: no router has one.
   ParamUnit* router_corrections() const { return corrections_.get(); }
 
@@ -152,6 +176,7 @@ class DecoderUnits {
   std::vector<std::vector<std::size_t>> experts_;            // of its experts
   // Among all_; null where the stage has none.
   std::shared_ptr<ParamUnit> embedding_, final_norm_, head_, corrections_;
+  std::shared_ptr<const VisionTower> tower_;
 };
 
 }  // namespace ringside::engine

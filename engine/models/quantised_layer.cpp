@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/layers/decoder_layer.h"
+#include "engine/models/decoder_units.h"
 
 namespace ringside::engine {
 namespace {

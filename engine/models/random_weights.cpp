@@ -50,6 +50,7 @@ RandomWeights::RandomWeights(const ModelConfig& config, uint64_t seed, double st
       generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
       std_(std),
       norms_plus_one_(config.norms_plus_one),
+      tower_(config.on_disk.tower),
       specs_(decoder_specs(config)) {}
 
 void RandomWeights::skip_to(const std::string& name, bool keeps_skipped) {
@@ -94,8 +95,11 @@ void RandomWeights::operator()(const ParamUnit& unit) {
       continue;
     }
     // A norm multiplies by 1.
-    const bool plain = !norms_plus_one_ || spec.name.ends_with("linear_attn.norm.weight");
-    const bool zero = !plain || !spec.name.ends_with("norm.weight");
+    const bool of_tower = spec.name.starts_with(tower_);
+    const bool plain =
+        of_tower || !norms_plus_one_ || spec.name.ends_with("linear_attn.norm.weight");
+    const bool is_norm = spec.name.ends_with(of_tower ? ".weight" : "norm.weight");
+    const bool zero = !plain || !is_norm;
     assign(unit.storage(), i, at::full(spec.shape, zero ? 0.0 : 1.0, at::kDouble));
   }
 }

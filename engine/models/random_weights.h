@@ -39,6 +39,7 @@ class RandomWeights {
   at::Generator generator_;
   double std_;
   bool norms_plus_one_;
+  std::string tower_;                             // beginning of the names of the vision tower
   std::vector<ParamSpec> specs_;                  // of the whole model
   std::size_t next_ = 0;                          // of them, the one that generator_ draws next
   std::map<std::string, at::Generator> skipped_;  // before each of these parameters

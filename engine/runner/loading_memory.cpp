@@ -69,8 +69,9 @@ LoadingMemory loading_memory(const ModelConfig& config, const Stage& stage,
       memory.kept +=
           packed_layer_bytes(unit.specs, *storage.projections, bytes_of(context.compute));
     } else {
-      const at::ScalarType dtype =
-          storage.is_frozen() ? widened_dtype(unit.specs.front(), context.compute) : context.master;
+      const at::ScalarType dtype = storage.is_frozen(unit.role)
+                                       ? widened_dtype(unit.specs.front(), context.compute)
+                                       : context.master;
       const bool on_host = state.parameters_on_host || state.masters_on_host;
       memory.kept +=
           on_host ? 0 : stored_elements(unit, state, config.experts.count) * bytes_of(dtype);
