@@ -23,6 +23,15 @@ constexpr MultimodalType kTable[] = {
      "language_model.model.",
      "language_model.lm_head.weight",
      {"vision_tower.", "multi_modal_projector."}},
+    // Qwen2-VL
+    {.model_type = "qwen2_vl",
+     .text_type = "qwen2_vl_text",
+     .architecture = "qwen2",
+     .trunk = "model.",
+     .head = "lm_head.weight",
+     .other_parts = {"visual."},
+     .may_be_flat = true,
+     .tower = VisionFamily::kQwen2Vl},
     // Qwen2.5-VL
     {.model_type = "qwen2_5_vl",
      .text_type = "qwen2_5_vl_text",
@@ -30,28 +39,36 @@ constexpr MultimodalType kTable[] = {
      .trunk = "model.",
      .head = "lm_head.weight",
      .other_parts = {"visual."},
-     .may_be_flat = true},
+     .may_be_flat = true,
+     .tower = VisionFamily::kQwen2_5Vl},
     // Qwen3.5, Qwen3.6
-    {"qwen3_5",
-     "qwen3_5_text",
-     "qwen3_5_text",
-     "model.language_model.",
-     "lm_head.weight",
-     {"model.visual."}},
+    {.model_type = "qwen3_5",
+     .text_type = "qwen3_5_text",
+     .architecture = "qwen3_5_text",
+     .trunk = "model.language_model.",
+     .head = "lm_head.weight",
+     .other_parts = {"model.visual."},
+     .tower = VisionFamily::kQwen3Vl,
+     .rope_sections = {11, 11, 10}},
     {.model_type = "qwen3_5_moe",
      .text_type = "qwen3_5_moe_text",
      .architecture = "qwen3_5_moe_text",
      .trunk = "model.language_model.",
      .head = "lm_head.weight",
      .other_parts = {"model.visual."},
-     .stacks = ExpertStacks::kOutputsFirst},
+     .stacks = ExpertStacks::kOutputsFirst,
+     .tower = VisionFamily::kQwen3Vl,
+     .rope_sections = {11, 11, 10}},
     // Qwen3-VL
-    {"qwen3_vl",
-     "qwen3_vl_text",
-     "qwen3",
-     "model.language_model.",
-     "lm_head.weight",
-     {"model.visual."}},
+    {.model_type = "qwen3_vl",
+     .text_type = "qwen3_vl_text",
+     .architecture = "qwen3",
+     .trunk = "model.language_model.",
+     .head = "lm_head.weight",
+     .other_parts = {"model.visual."},
+     .tower = VisionFamily::kQwen3Vl,
+     .rope_sections = {24, 20, 20},
+     .deepstack = {8, 16, 24}},
     {.model_type = "qwen3_vl_moe",
      .text_type = "qwen3_vl_moe_text",
      .architecture = "qwen3_moe",
@@ -59,12 +76,16 @@ constexpr MultimodalType kTable[] = {
      .head = "lm_head.weight",
      .other_parts = {"model.visual."},
      .stacks = ExpertStacks::kInputsFirst,
-     .normalises_weights = true},
+     .normalises_weights = true,
+     .tower = VisionFamily::kQwen3Vl,
+     .rope_sections = {24, 20, 20},
+     .deepstack = {8, 16, 24}},
 };
 
 // Names that transformers has in memory: programs that save a state dict as it is write them.
 constexpr const char* kTrunkInMemory = "model.language_model.";
 constexpr const char* kHeadInMemory = "lm_head.weight";
+constexpr const char* kTowerInMemory = "model.visual.";
 
 }  // namespace
 
@@ -76,7 +97,8 @@ const MultimodalType* find_multimodal_type(const std::string& model_type) {
   return found == std::end(kTable) ? nullptr : found;
 }
 
-void put_in_place(const MultimodalType& type, const std::string& json, OnDiskConfig& on_disk) {
+void put_in_place(const MultimodalType& type, const std::string& json, bool vision,
+                  OnDiskConfig& on_disk) {
   on_disk.trunk = type.trunk;
   on_disk.head = type.head;
   on_disk.modules = kTrunkInMemory;
@@ -87,8 +109,14 @@ void put_in_place(const MultimodalType& type, const std::string& json, OnDiskCon
     on_disk.other_names.emplace_back(kHeadInMemory, on_disk.head);
   }
   on_disk.stacks = type.stacks;
+  if (vision) {
+    on_disk.tower = type.other_parts.front();
+    if (on_disk.tower != kTowerInMemory) {
+      on_disk.other_names.emplace_back(kTowerInMemory, on_disk.tower);
+    }
+  }
   for (const char* part : type.other_parts) {
-    if (part != nullptr) {
+    if (part != nullptr && !(vision && part == type.other_parts.front())) {
       on_disk.parts_left_out.emplace_back(part);
       if (!on_disk.parts_left_out.back().starts_with("model.")) {
         on_disk.parts_left_out.push_back(std::string("model.") + part);

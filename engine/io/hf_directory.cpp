@@ -87,8 +87,9 @@ std::string dtype_name(at::ScalarType dtype) {
 
 }  // namespace
 
-Decoder load_decoder(const fs::path& dir, at::ScalarType compute_dtype) {
-  Decoder decoder(load_model_config(dir), compute_dtype);
+Decoder load_decoder(const fs::path& dir, at::ScalarType compute_dtype,
+                     const ReadOptions& options) {
+  Decoder decoder(load_model_config(dir, options), compute_dtype);
   load_weights(dir, decoder);
   return decoder;
 }

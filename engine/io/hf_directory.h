@@ -16,9 +16,11 @@
 
 namespace ringside::engine {
 
-// Reads config.json and the weights into a decoder on the CPU, whole on this rank.
+// Reads config.json and the weights into a decoder on the CPU, whole on this rank. A vision tower
+// is constant.
 // Throws: std::runtime_error as load_model_config and load_weights do; c10::Error as Decoder.
-Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype);
+Decoder load_decoder(const std::filesystem::path& dir, at::ScalarType compute_dtype,
+                     const ReadOptions& options = {});
 
 // Weights of a directory on their way into a decoder's units: model.safetensors, or the shards
 // named in model.safetensors.index.json. Reads through a mapping, so there is no second copy of the

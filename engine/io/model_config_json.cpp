@@ -7,6 +7,7 @@
 #include "engine/architectures/multimodal.h"
 #include "engine/architectures/shared_fields.h"
 #include "engine/architectures/unread_fields.h"
+#include "engine/architectures/vision_fields.h"
 #include "engine/json/json_object.h"
 
 namespace ringside::engine {
@@ -189,16 +190,22 @@ std::string gguf_problem(const fs::path& path) {
                              "recipes/from_gguf.py FILE.gguf DIRECTORY";
 }
 
-ModelConfig load_model_config(const fs::path& dir_or_file) {
+ModelConfig load_model_config(const fs::path& dir_or_file, const ReadOptions& options) {
   refuse_other_formats(dir_or_file);
   const fs::path file = fs::is_directory(dir_or_file) ? dir_or_file / "config.json" : dir_or_file;
   const JsonObject json = JsonObject::read(file);
   const ModelFields fields = fields_of(json);
   ModelConfig config = fields.architecture->read(fields.own);
   config.model_type = fields.architecture->model_type;
+  if (options.vision && (fields.multimodal == nullptr || !fields.multimodal->tower)) {
+    json.fail("model_type", "has no vision tower that is read");
+  }
   if (fields.multimodal != nullptr) {
-    put_in_place(*fields.multimodal, json.json().dump(), config.on_disk);
+    put_in_place(*fields.multimodal, json.json().dump(), options.vision, config.on_disk);
     config.experts.normalise_weights |= fields.multimodal->normalises_weights;
+  }
+  if (options.vision) {
+    config.vision = read_vision_fields(json, fields.own, *fields.multimodal, config);
   }
   read_special_ids(fields.own, config);
   judge_unread_fields(fields.own);
@@ -231,6 +238,13 @@ std::string model_config_json(const ModelConfig& config, const std::string& dtyp
   architecture->write(config, json);
   if (!config.on_disk.multimodal_json.empty()) {
     json = with_text_part(nlohmann::ordered_json::parse(config.on_disk.multimodal_json), json);
+  }
+  if (config.vision) {
+    if (config.on_disk.multimodal_json.empty()) {
+      throw std::invalid_argument(
+          "a model with a vision tower is written with the config.json that it was read from");
+    }
+    write_vision_fields(config, dtype, json);
   }
   return json.dump(2) + "\n";
 }
