@@ -9,7 +9,7 @@ import transformers
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "oracle"))
 import tiny_models  # noqa: E402  (found through the line above)
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 MERGE = 2
 VOCAB, IMAGE = 64, 60
 IDS = {"image_token_id": IMAGE, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
@@ -45,18 +45,24 @@ def make_config(family: str):
                      num_experts_per_tok=2, moe_intermediate_size=20)
         return transformers.Qwen3VLMoeConfig(text_config=text,
                                              vision_config=vision | table | {"deepstack_visual_indexes": [0, 2]}, **IDS)
-    if family == "qwen3_5":
+    if family in ("qwen3_5", "qwen3_5_moe"):
         text |= dict(num_hidden_layers=4, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
                      linear_key_head_dim=8, linear_value_head_dim=12, linear_conv_kernel_dim=4, full_attention_interval=2,
                      rope_parameters=_rope(partial_rotary_factor=0.25, mrope_section=[2, 1, 1], mrope_interleaved=True))
-        return transformers.Qwen3_5Config(text_config=text, vision_config=vision | table, **IDS)
+        if family == "qwen3_5":
+            return transformers.Qwen3_5Config(text_config=text, vision_config=vision | table, **IDS)
+        del text["intermediate_size"]
+        text |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=16)
+        return transformers.Qwen3_5MoeConfig(text_config=text, vision_config=vision | table, **IDS)
     raise ValueError(f"family is '{family}', expected one of {FAMILIES}")
 
 
 def make_model(family: str):
     """A float32 model, all of it drawn wide: with transformers' own start every image looks alike."""
-    model = tiny_models.make_model(make_config(family), seed=len(family), std=0.15)
-    if family == "qwen3_5":  # the text's norms store their factor less 1, the tower's do not
+    # Hybrid models amplify the roundings of what transformers computes in float32 more than others.
+    std = 0.1 if family.startswith("qwen3_5") else 0.15
+    model = tiny_models.make_model(make_config(family), seed=len(family), std=std)
+    if family.startswith("qwen3_5"):  # the text's norms store their factor less 1, the tower's do not
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if ".visual." in name and "norm" in name and name.endswith("weight"):
