@@ -1,12 +1,23 @@
 #include "engine/runner/tensor_traffic.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/tensor_inputs.h"
 
 namespace ringside::engine {
 namespace {
+
+// Whether what is gathered for a mixer has a gradient, and what is summed behind it.
+struct Backwards {
+  bool gathered = true;
+  bool summed = true;
+};
 
 // Rows that a rank sends in a gather of its own rows, and in a sum of all rows. The backward of
 // each is the other.
@@ -21,9 +32,36 @@ struct SentRows {
     sum = all - own;
   }
 
-  int64_t elements(const TensorWidths& widths, int64_t forwards) const {
-    return forwards * (gather * widths.gathered + sum * widths.summed) + sum * widths.gathered +
-           gather * widths.summed;
+  int64_t elements(const TensorWidths& widths, int64_t forwards, const Backwards& backwards) const {
+    return forwards * (gather * widths.gathered + sum * widths.summed) +
+           (backwards.gathered ? sum * widths.gathered : 0) +
+           (backwards.summed ? gather * widths.summed : 0);
+  }
+};
+
+// Gradients of the model's first layer. With adapters its input has none; those of the layer have
+// theirs.
+struct FirstLayer {
+  bool has_input = true;
+  Backwards tokens, channels;
+
+  explicit FirstLayer(const Adapters* adapters) {
+    if (adapters == nullptr) {
+      return;
+    }
+    const std::vector<std::string>& targets = adapters->options().targets;
+    const auto any_of = [&](std::initializer_list<std::string_view> names) {
+      return std::ranges::any_of(
+          targets, [&](const std::string& name) { return std::ranges::count(names, name) > 0; });
+    };
+    const auto of_mlp = [](const std::string& name) {
+      return name == "gate_proj" || name == "up_proj" || name == "down_proj" ||
+             name == "gate_up_proj";
+    };
+    has_input = false;
+    tokens.gathered = any_of({"q_a_proj", "kv_a_proj_with_mqa"});  // what they give is gathered
+    tokens.summed = !std::ranges::all_of(targets, of_mlp);
+    channels.gathered = tokens.summed;
   }
 };
 
@@ -40,11 +78,17 @@ int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
   for (const Decoder* stage : model.stages()) {
     const int64_t forwards = stage->activation_options().recompute == Recompute::kNone ? 1 : 2;
     const int64_t hidden = stage->config().hidden_size;
-    elements += stage->stage().embeds ? sent.elements({0, hidden}, /*forwards=*/1) : 0;
+    const FirstLayer first(stage->adapters());
+    if (stage->stage().embeds) {
+      elements += sent.elements({0, hidden}, /*forwards=*/1, {.summed = first.has_input});
+    }
     const sp::Range& layers = stage->stage().layers;
     for (int64_t i = layers.begin; i < layers.end; ++i) {
-      elements += sent.elements(stage->layer(i).token_mixer().tensor_widths(), forwards) +
-                  sent.elements(stage->layer(i).channel_mixer().tensor_widths(), forwards);
+      const bool is_first = i == 0;
+      elements += sent.elements(stage->layer(i).token_mixer().tensor_widths(), forwards,
+                                is_first ? first.tokens : Backwards()) +
+                  sent.elements(stage->layer(i).channel_mixer().tensor_widths(), forwards,
+                                is_first ? first.channels : Backwards());
     }
   }
   const std::vector<int64_t> entries = divide_entries(input.batch->source_n, rows).entries_of;

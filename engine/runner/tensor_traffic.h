@@ -10,8 +10,7 @@
 namespace ringside::engine {
 
 // Of this rank for the forward and backward of an input by all of a model's layers and ends, as its
-// activation options say. Exact where the embedding is trained; adapters send less for the first
-// layer, whose input has no gradient.
+// activation options say.
 int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input);
 
 }  // namespace ringside::engine

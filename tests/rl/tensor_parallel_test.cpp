@@ -211,6 +211,23 @@ TEST_CASE("bytes between tensor ranks are those predicted, recomputed or not") {
   }
 }
 
+TEST_CASE("adapters send no gradient of the first layer's input between tensor ranks") {
+  for (const Model& model : {models()[0], models()[3]}) {
+    for (Layout layout : {Layout{.tensor = 3}, Layout{.ulysses = 2, .tensor = 2},
+                          Layout{.tensor = 2, .pipeline = 2}}) {
+      layout.lora_rank = 2;
+      for (const engine::Recompute recompute :
+           {engine::Recompute::kNone, engine::Recompute::kFull}) {
+        layout.activations.recompute = recompute;
+        const Outcome found = train(layout, model.config);
+        CAPTURE(model.name, layout.name());
+        CHECK(found.sent_bytes > 0.0);
+        CHECK(found.sent_bytes == found.predicted_bytes);
+      }
+    }
+  }
+}
+
 TEST_CASE("experts are balanced over the rows of all tensor ranks") {
   const engine::BalanceOptions balance{.aux_loss_coef = 0.1, .bias_update_rate = 0.01};
   const engine::BalanceOptions loss_alone{.aux_loss_coef = 0.1};
