@@ -99,7 +99,7 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
 
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
                           const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
-                          const TokenRoutes& routes, sp::Range part) {
+                          const TokenRoutes& routes, const StepImages& images, sp::Range part) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
   batch.loss_tokens = columns.begin[part.end] - batch.first_token;
@@ -107,6 +107,9 @@ MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
     for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
       const auto index = static_cast<int64_t>(batch.documents.size());
       batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, routes));
+      if (images.any()) {
+        add_image_fields(batch.documents.back(), images.of_rollout[r], images.merge);
+      }
     }
   }
   return batch;
@@ -131,7 +134,12 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
 
 }  // namespace
 
-StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config) {
+StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
+                          const StepImages& images) {
+  if (images.any() && images.of_rollout.size() != rollouts.size()) {
+    throw std::invalid_argument("images of " + std::to_string(images.of_rollout.size()) +
+                                " rollouts in a step of " + std::to_string(rollouts.size()));
+  }
   const auto trained = trained_samples(rollouts, config);
   std::vector<std::vector<bool>> masks;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
@@ -147,7 +155,8 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
     const sp::Range part =
         sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
-    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, routes, part));
+    batch.mini_batches.push_back(
+        make_mini_batch(rollouts, masks, batch.columns, routes, images, part));
   }
   return batch;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "sp/batch/packed_images.h"
 #include "sp/batch/prefix_tree.h"
 
 namespace ringside::sp {
@@ -105,12 +106,6 @@ PrefixTree tree_of(std::span<const Document> documents, const std::vector<int64_
   }
   return shared_prefix ? build_prefix_tree(ids, rows) : unshared_tree(ids);
 }
-
-// The place that a token of a micro-batch is taken from.
-struct TokenSource {
-  const Document* document = nullptr;
-  int64_t token = 0;
-};
 
 // One micro-batch before sharding.
 struct Packed {
@@ -263,13 +258,14 @@ at::Tensor integers(const std::vector<int64_t>& values) { return at::tensor(valu
 at::ScalarType scalar_type(FieldType type) {
   return type == FieldType::kUInt8   ? at::kByte
          : type == FieldType::kInt16 ? at::kShort
+         : type == FieldType::kInt32 ? at::kInt
          : type == FieldType::kInt64 ? at::kLong
                                      : at::kFloat;
 }
 
-// One field of this rank's tokens. index: of the field in each document.
-at::Tensor local_field(const Packed& packed, const std::vector<int64_t>& packed_indices,
-                       const TokenField& form, std::size_t index) {
+// One field of these tokens. index: of the field in each document.
+at::Tensor field_of(const Packed& packed, const std::vector<int64_t>& packed_indices,
+                    const TokenField& form, std::size_t index) {
   const int64_t bytes = form.row_bytes();
   at::Tensor rows = at::empty({static_cast<int64_t>(packed_indices.size()), bytes}, at::kByte);
   auto* out = rows.data_ptr<uint8_t>();
@@ -279,6 +275,49 @@ at::Tensor local_field(const Packed& packed, const std::vector<int64_t>& packed_
     out = std::copy(begin, begin + bytes, out);
   }
   return rows.view(scalar_type(form.dtype));
+}
+
+// Positions of three components of these tokens: int64 [3, tokens].
+at::Tensor positions_of(const Packed& packed, const std::vector<int64_t>& packed_indices,
+                        std::span<const TokenField> fields) {
+  const auto found = std::ranges::find(fields, kPositionsField, &TokenField::name);
+  const auto index = static_cast<std::size_t>(found - fields.begin());
+  return field_of(packed, packed_indices, *found, index).t().to(at::kLong).contiguous();
+}
+
+std::vector<int64_t> packed_indices_of_share(const SequenceLayout& layout, int64_t ring_rank) {
+  std::vector<int64_t> indices;
+  for (const TokenRun& run : layout.ring_share(ring_rank)) {
+    const Range packed = layout.packed(run);
+    for (int64_t i = packed.begin; i < packed.end; ++i) {
+      indices.push_back(i);
+    }
+  }
+  return indices;
+}
+
+// Positions, images and their plan. Documents without fields of images have none of them.
+void add_images(MicroBatch& batch, const Packed& packed, std::span<const TokenField> fields,
+                const SequenceLayout& layout, const Mesh& mesh, const ImageWork& work) {
+  if (!have_image_fields(fields)) {
+    return;
+  }
+  PackedImages images = packed_images(packed.sources, fields);
+  batch.positions_3s = positions_of(packed, layout.packed_indices(mesh.sp_rank()), fields);
+  if (batch.async_ulysses) {
+    batch.share_positions_3S =
+        positions_of(packed, packed_indices_of_share(layout, mesh.ring_rank()), fields);
+  }
+  if (images.images.empty()) {
+    return;
+  }
+  std::vector<ImageShape> shapes;
+  for (const DocumentImage& image : images.images) {
+    shapes.push_back({image.tokens, image_cost(image.grid, work)});
+  }
+  batch.image_plan = std::make_shared<const ImagePlan>(
+      plan_images(shapes, rows_on_ranks(images, layout), layout.sp_size(), mesh.sp_rank()));
+  batch.images = std::move(images.images);
 }
 
 MicroBatch cut(const Packed& packed, std::span<const TokenField> fields, const Mesh& mesh,
@@ -303,8 +342,11 @@ MicroBatch cut(const Packed& packed, std::span<const TokenField> fields, const M
   batch.positions_s = integers(layout.positions(rank));
   batch.copies_s = integers(layout.shard<int64_t>(packed.copies, rank));
   for (std::size_t f = 0; f < fields.size(); ++f) {
-    batch.fields[fields[f].name] = local_field(packed, layout.packed_indices(rank), fields[f], f);
+    if (!is_image_field(fields[f])) {
+      batch.fields[fields[f].name] = field_of(packed, layout.packed_indices(rank), fields[f], f);
+    }
   }
+  add_images(batch, packed, fields, layout, mesh, options.image_work);
   const LossEntries entries =
       local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
   batch.source_n = integers(entries.source);

@@ -23,6 +23,7 @@
 #include "sp/layout/sequence_layout.h"
 #include "sp/mesh/mesh.h"
 #include "sp/plan/attention_plan.h"
+#include "sp/plan/image_plan.h"
 #include "sp/plan/state_plan.h"
 
 namespace ringside::sp {
@@ -58,11 +59,19 @@ struct MicroBatch {
   at::Tensor source_n;           // int64, local index of the scoring token
   at::Tensor target_n;           // int64
   at::Tensor sample_n;           // int64
-  // Document::fields by name, [s, w] each in its dtype. A rank without tokens has them too: what
-  // follows may be collective.
+  // Document::fields by name but those of images, [s, w] each in its dtype. A rank without tokens
+  // has them too: what follows may be collective.
   std::map<std::string, at::Tensor, std::less<>> fields;
   // Index of each entry in the order (document, entry) over all collated documents.
   std::vector<int64_t> entry_index;
+  // With kPositionsField, instead of the positions above for what rotates by position. int64, time,
+  // height and width; share_positions_3S only with async_ulysses.
+  at::Tensor positions_3s = {};
+  at::Tensor share_positions_3S = {};
+  // The distinct images of the micro-batch over all sp ranks, in the order of their first tokens,
+  // and the plan of them. Without images the plan is null, on every sp rank.
+  std::vector<DocumentImage> images = {};
+  std::shared_ptr<const ImagePlan> image_plan = {};
 
   // Throws: std::out_of_range when no plan has this window.
   const WindowPlan& plan(int64_t window) const;
@@ -95,6 +104,7 @@ struct CollatorOptions {
   std::vector<int64_t> windows = {0};
   std::optional<StateShape> state = {};  // of layers that pass a state; none: no layer does
   WorkRates work = {};                   // orders the micro-batches
+  ImageWork image_work = {};             // divides images over ranks
 };
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
@@ -112,8 +122,8 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
 // same number of micro-batches; some may have no token.
 // Throws: std::invalid_argument, the same on every rank, on a document whose entries or fields do
 // not match its ids, which has other fields than another, or that is longer than
-// options.max_document_tokens; on options without a window; on a packing for
-// another number of data-parallel ranks; as plan_attention() and plan_state().
+// options.max_document_tokens; on tokens of images as packed_images(); on options without a window;
+// on a packing for another number of data-parallel ranks; as plan_attention() and plan_state().
 // Thread safety: pure.
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
                                 const Mesh& mesh, const CollatorOptions& options);

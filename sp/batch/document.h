@@ -1,5 +1,5 @@
-// Document as the collator packs it: token ids, their loss entries and what else belongs to each
-// token. Torch-free.
+// Document as the collator packs it: token ids, their loss entries, its images and what else
+// belongs to each token. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "sp/batch/loss_entries.h"
+#include "sp/plan/image_plan.h"
 
 namespace ringside::sp {
 
-enum class FieldType { kUInt8, kInt16, kInt64, kFloat32 };
+enum class FieldType { kUInt8, kInt16, kInt32, kInt64, kFloat32 };
 
 // Bytes of one number.
 inline int64_t bytes_of(FieldType type) {
@@ -31,12 +32,37 @@ struct TokenField {
   int64_t row_bytes() const { return width * bytes_of(dtype); }
 };
 
+// Fields that documents with images have, and with them all documents of their step.
+// int32 [3]: the token's position in time, height and width.
+inline constexpr const char* kPositionsField = "positions";
+// int64 [2]: the image that the token is a row of, as its ImageId; zeros for text.
+inline constexpr const char* kImageField = "image";
+// int32 [1]: which row of it; -1 for text.
+inline constexpr const char* kImageRowField = "image_row";
+
+// 128 bits of the hash of an image's content: equal for equal images.
+struct ImageId {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  auto operator<=>(const ImageId&) const = default;
+};
+
+// An image of a document, wherever its tokens are.
+struct DocumentImage {
+  ImageId id;
+  ImageGrid grid;
+  int64_t tokens = 0;  // rows that a tower makes of it
+  bool operator==(const DocumentImage&) const = default;
+};
+
 struct Document {
   std::vector<int64_t> ids;
   LossEntries entries;  // source = index into ids
   // All documents of a step have fields of the same names, dtypes and widths in the same order,
   // but those without ids. Tokens with different values are not shared.
   std::vector<TokenField> fields = {};
+  // All that kImageField names, in any order; more do no harm.
+  std::vector<DocumentImage> images = {};
 };
 
 }  // namespace ringside::sp
