@@ -1,0 +1,80 @@
+#include "engine/images/image_store.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace ringside::engine {
+namespace {
+
+int64_t bytes_of(const ProcessedImage& image) { return std::ssize(image.image.rgb); }
+
+}  // namespace
+
+ImageStore::ImageStore(int64_t max_bytes) : max_bytes_(max_bytes) {
+  if (max_bytes < 0) {
+    throw std::invalid_argument("a store of images of " + std::to_string(max_bytes) + " bytes");
+  }
+}
+
+ImageStore::Image ImageStore::add(ProcessedImage image) {
+  auto added = std::make_shared<const ProcessedImage>(std::move(image));
+  const int64_t bytes = bytes_of(*added);
+  const std::lock_guard lock(mutex_);
+  if (Image kept = find_locked(added->hash)) {
+    return kept;
+  }
+  if (bytes > max_bytes_) {
+    return added;
+  }
+  make_room(bytes);
+  images_.push_front(added);
+  place_of_[added->hash] = images_.begin();
+  bytes_ += bytes;
+  return added;
+}
+
+ImageStore::Image ImageStore::find(const std::string& hash) {
+  const std::lock_guard lock(mutex_);
+  return find_locked(hash);
+}
+
+ImageStore::Image ImageStore::find_or_make(const std::string& hash,
+                                           const std::function<ProcessedImage()>& make) {
+  if (Image kept = find(hash)) {
+    return kept;
+  }
+  ProcessedImage made = make();
+  if (made.hash != hash) {
+    throw std::runtime_error("the image " + hash + " is now another one: " + made.hash);
+  }
+  return add(std::move(made));
+}
+
+int64_t ImageStore::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+int64_t ImageStore::size() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(images_);
+}
+
+ImageStore::Image ImageStore::find_locked(const std::string& hash) {
+  const auto found = place_of_.find(hash);
+  if (found == place_of_.end()) {
+    return nullptr;
+  }
+  images_.splice(images_.begin(), images_, found->second);
+  return images_.front();
+}
+
+void ImageStore::make_room(int64_t bytes) {
+  while (bytes_ + bytes > max_bytes_) {
+    bytes_ -= bytes_of(*images_.back());
+    place_of_.erase(images_.back()->hash);
+    images_.pop_back();
+  }
+}
+
+}  // namespace ringside::engine
