@@ -13,6 +13,7 @@
 #include "tests/support/close.h"
 #include "tests/support/grad_check.h"
 #include "tests/support/ranks.h"
+#include "tests/support/tensor_parallel.h"
 #include "tests/support/tiny_tower.h"
 
 namespace ringside::engine {
@@ -244,6 +245,37 @@ TEST_CASE("a sharded tower has the rows and gradients of a whole one, with image
         }
       });
     }
+  }
+}
+
+TEST_CASE("a tower is whole on each tensor-parallel rank, and exported as of one rank") {
+  const ModelConfig config = tower_config(VisionFamily::kQwen3Vl);
+  Decoder whole(config, ComputeContext(at::kDouble));
+  whole.init_random(3, 0.4);
+  const at::Tensor patches = random_patches(*config.vision, kGrids);
+  const EncodedImages expected = tower_of(whole).encode(patches, kGrids);
+  for (const int64_t zero_stage : {0, 3}) {
+    test::run_ranks_in_memory(
+        {.tensor = 2},
+        [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+          Decoder decoder(config, test::tensor_context(groups, at::kDouble, zero_stage));
+          decoder.init_random(3, 0.4);
+          // Each rank has images of its own.
+          const at::NoGradGuard no_grad;
+          const bool is_first = mesh.rank() == 0;
+          const Grids one{kGrids[is_first ? 0 : 1]};
+          const EncodedImages images = tower_of(decoder).encode(
+              is_first ? patches.narrow(0, 0, 24) : patches.narrow(0, 24, 4), one);
+          std::vector<ParamSpec> specs;
+          for (const ExportPlan& plan : decoder.parameters().export_plans()) {
+            specs.insert(specs.end(), plan.layout.specs().begin(), plan.layout.specs().end());
+          }
+          const auto lock = test::assertion_lock();
+          CHECK(max_abs_diff(images.rows_iE, is_first ? expected.rows_iE.narrow(0, 0, 6)
+                                                      : expected.rows_iE.narrow(0, 6, 1)) < 1e-13);
+          CHECK((specs == decoder_specs(config)));
+        },
+        test::tensor_axes());
   }
 }
 
