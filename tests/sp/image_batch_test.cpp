@@ -217,14 +217,14 @@ TEST_CASE("after packing and sharding every token has its image's row and its po
 }
 
 TEST_CASE("the dearest images of a micro-batch are encoded by different ranks") {
-  // Costs of 4 x 2, 4 x 4 and 4 x 6 patches: 64, 256 and 576 pairs.
+  // Of 4 x 6, 4 x 4 and twice 4 x 2 patches: 576, 256, 64 and 64 pairs. By tokens alone, 6, 4, 2
+  // and 2, the last one would go to rank 0.
   const std::vector<sp::Document> documents{
-      with_images(counted(100, 60), {{0, 3}, {5, 1}, {20, 4}, {30, 2}, {40, 5}})};
+      with_images(counted(100, 60), {{0, 2}, {10, 1}, {20, 3}, {30, 6}})};
   auto options = options_of();
   options.image_work = {0, 1, 0, 0};
   const auto batches = on_ranks(documents, 2, 1, options);
-  // 3, 1, 4, 2, 5 are images 0 to 4. 576: 2 and 5; 256: 1 and 4; 64: 3.
-  CHECK(batches[0].image_plan->images_of == std::vector<std::vector<int64_t>>{{0, 1, 3}, {2, 4}});
+  CHECK(batches[0].image_plan->images_of == std::vector<std::vector<int64_t>>{{0}, {1, 2, 3}});
 }
 
 TEST_CASE("without images nothing is added, and beside images text has positions and no plan") {
