@@ -158,6 +158,7 @@ TEST_CASE("sequence parallelism's keys are refused where they contradict each ot
                  Contains("expected a divisor"));
   const std::string pipeline = "parallel.pipeline_parallel_size=2";
   CHECK(load_config({}, {pipeline}).ok());
+  CHECK(load_config({}, {pipeline, "parallel.tensor_parallel_size=2"}).ok());
   CHECK(load_config({}, {pipeline, "parallel.stages_per_rank=2"}).ok());
   CHECK_THAT(error({"parallel.stages_per_rank=2"}), Contains("there is no pipeline"));
   CHECK_THAT(error({pipeline, "parallel.stages_per_rank=2", "parallel.pipeline_schedule=1f1b"}),

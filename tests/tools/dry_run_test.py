@@ -114,6 +114,10 @@ class DryRun(unittest.TestCase):
         self.assertIn("recipe.yaml:1:11: rollout.group_sise: unknown key; did you mean rollout.group_size?", text)
         self.assertEqual(list(self.temporary.iterdir()), [])
 
+    def test_stages_of_tensor_ranks_train_and_publish_to_a_worker(self):
+        text = self.passed(ABSENT + "parallel: {pipeline_parallel_size: 2, tensor_parallel_size: 2}\n")
+        self.assertIn("on 4 ranks (pipeline 2 x replicas 1 x shards 1 x ring 1 x ulysses 1 x tensor 2)", text)
+
     def test_without_dry_run_a_run_directory_is_required(self):
         self.recipe.write_text(ABSENT)
         for command in ("run", "train"):

@@ -45,7 +45,12 @@ std::string layout_of(const rl::ParallelConfig& parallel) {
                                    : "ring " + std::to_string(parallel.ringattn_parallel_size) +
                                          " x ulysses " +
                                          std::to_string(parallel.ulysses_parallel_size);
-  return "replicas " + std::to_string(std::max<int64_t>(1, parallel.data_parallel_replicate_size)) +
+  const std::string stages =
+      parallel.pipeline_parallel_size > 1
+          ? "pipeline " + std::to_string(parallel.pipeline_parallel_size) + " x "
+          : "";
+  return stages + "replicas " +
+         std::to_string(std::max<int64_t>(1, parallel.data_parallel_replicate_size)) +
          " x shards " + std::to_string(parallel.data_parallel_shard_size) + " x " + sequence +
          (parallel.tensor_parallel_size > 1
               ? " x tensor " + std::to_string(parallel.tensor_parallel_size)
