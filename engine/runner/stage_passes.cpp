@@ -244,6 +244,7 @@ at::Tensor TrainingPass::input_gradient(int64_t stage, int64_t input, const at::
     of_received = forward.split->input_gradient(sum.defined() ? at::ones_like(sum) : gradient);
     parts_.sync.end_backward();
   }
+  forward.has_input_gradient = true;
   if (forward.received_sE.defined() && !of_received.defined()) {
     of_received = at::zeros_like(forward.received_sE, at::TensorOptions().requires_grad(false));
   }
@@ -252,8 +253,8 @@ at::Tensor TrainingPass::input_gradient(int64_t stage, int64_t input, const at::
 
 void TrainingPass::weight_gradient(int64_t stage, int64_t input) {
   auto open = open_.extract({stage, input});
-  TORCH_CHECK(open, "stages: weights' gradients of stage ", stage, " and input ", input,
-              " without a forward");
+  TORCH_CHECK(open && open.mapped().has_input_gradient, "stages: weights' gradients of stage ",
+              stage, " and input ", input, " before the gradient of its input");
   if (input + 1 == static_cast<int64_t>(inputs_.size())) {
     parts_.sync.expect_last_backward();
   }

@@ -147,7 +147,9 @@ class TrainingPass final : public StageWork {
     at::Tensor received_sE;     // a leaf; undefined for the first stage
     at::Tensor sum;             // what the last stage's backward starts from
     torch::autograd::Edge end;  // what another's starts from; its hidden states are not kept
-    std::optional<SplitBackward> split;  // between the parts of a backward in two
+    // Between the parts of a backward in two; `split` is empty where the stage trains nothing.
+    std::optional<SplitBackward> split;
+    bool has_input_gradient = false;
   };
 
   // Ends the last run of a stage for an input.

@@ -7,10 +7,12 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "engine/models/pipeline.h"
 #include "engine/models/weight_export.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/checkpoint_reader.h"
@@ -41,7 +43,15 @@ const std::array kLayouts{
     Layout{"tensor 2 x shard 2", {.dp_shard = 2, .tensor = 2}, 3},
     Layout{"experts 2", {.ulysses = 2, .expert = 2}},
     Layout{"tensor 2, experts 2", {.expert = 2, .tensor = 2}},
+    Layout{"pipeline 2", {.pipeline = 2}},
+    Layout{"pipeline 2 x shard 2 x tensor 2", {.dp_shard = 2, .pipeline = 2, .tensor = 2}, 3},
 };
+
+std::vector<sp::Axes> axes_of_groups() {
+  std::vector<sp::Axes> axes = test::tensor_axes();
+  axes.push_back(sp::axes::kPipeline);
+  return axes;
+}
 
 // What a parameter or a moment of this name is: other values for each.
 at::Tensor values_of(const std::string& name, const std::vector<int64_t>& shape) {
@@ -55,9 +65,16 @@ engine::NamedSlice whole_of(const engine::NamedSlice& slice) {
 
 engine::ModelRunner runner_of(const engine::ModelConfig& config, const sp::ProcessGroups& groups,
                               const Layout& layout) {
-  auto decoder = std::make_unique<engine::Decoder>(
-      config, test::tensor_context(groups, at::kDouble, layout.zero_stage));
-  return {std::make_unique<engine::LanguageModel>(std::move(decoder)), groups,
+  engine::ComputeContext context = test::tensor_context(groups, at::kDouble, layout.zero_stage);
+  if (layout.shape.pipeline > 1) {
+    context.pipeline = std::make_shared<const engine::Pipeline>(
+        engine::Pipeline{{layout.shape.pipeline}, groups.tensors(sp::axes::kPipeline)});
+  }
+  std::vector<std::unique_ptr<engine::Decoder>> stages;
+  for (const engine::Stage& stage : engine::own_stages(config, context.pipeline.get())) {
+    stages.push_back(std::make_unique<engine::Decoder>(config, stage, context));
+  }
+  return {std::make_unique<engine::LanguageModel>(std::move(stages)), groups,
           engine::AdamWOptions{}};
 }
 
@@ -80,7 +97,7 @@ void save(const fs::path& dir, const engine::ModelConfig& config, const Layout& 
         manifest.parts[mesh.rank()] =
             rl::write_part(dir, {1, mesh.rank(), layout.shape.world_size()}, written);
       },
-      test::tensor_axes());
+      axes_of_groups());
   rl::write_manifest(dir, manifest);
 }
 
@@ -121,7 +138,7 @@ TEST_CASE("a checkpoint of any layout of ranks loads at any other, to the bit") 
             }
           }
         },
-        test::tensor_axes());
+        axes_of_groups());
     CAPTURE(to.name, different);
     CHECK(different.empty());
     CHECK(compared > 0);

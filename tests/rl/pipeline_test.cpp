@@ -141,6 +141,7 @@ TEST_CASE("stages train as the whole model beside every other axis") {
 
 TEST_CASE("stages with experts, delta nets and adapters train as the whole model") {
   check_against_one_stage({.shard = 2, .expert = 2, .pipeline = 2}, with_experts());
+  check_against_one_stage({.ring = 2, .expert = 2, .pipeline = 2}, with_experts());
   check_against_one_stage({.shard = 2,
                            .activations = {engine::Recompute::kFull},
                            .expert = 2,
