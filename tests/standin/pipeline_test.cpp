@@ -48,6 +48,7 @@ TEST_CASE("stages on the stand-in have the CPU's bits") {
        .schedule = PipelineSchedule::kGpipe},
       {.shard = 2, .stage = 3, .pipeline = 2, .schedule = PipelineSchedule::kZeroBubble},
       {.pipeline = 2, .stages_per_rank = 2, .schedule = PipelineSchedule::kZeroBubbleV},
+      {.tensor = 2, .pipeline = 2},
   };
   for (const Layout& layout : layouts) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
