@@ -39,14 +39,18 @@ struct SentRows {
   }
 };
 
-// Gradients of the model's first layer. With adapters its input has none; those of the layer have
-// theirs.
+// Gradients of the model's first layer. With adapters the embedding has none, nor has the layer's
+// input, unless a recomputed layer asks for it.
 struct FirstLayer {
-  bool has_input = true;
+  bool embedding = true;
   Backwards tokens, channels;
 
-  explicit FirstLayer(const Adapters* adapters) {
+  FirstLayer(const Adapters* adapters, bool recomputes) {
     if (adapters == nullptr) {
+      return;
+    }
+    embedding = false;
+    if (recomputes) {
       return;
     }
     const std::vector<std::string>& targets = adapters->options().targets;
@@ -58,7 +62,6 @@ struct FirstLayer {
       return name == "gate_proj" || name == "up_proj" || name == "down_proj" ||
              name == "gate_up_proj";
     };
-    has_input = false;
     tokens.gathered = any_of({"q_a_proj", "kv_a_proj_with_mqa"});  // what they give is gathered
     tokens.summed = !std::ranges::all_of(targets, of_mlp);
     channels.gathered = tokens.summed;
@@ -78,9 +81,9 @@ int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
   for (const Decoder* stage : model.stages()) {
     const int64_t forwards = stage->activation_options().recompute == Recompute::kNone ? 1 : 2;
     const int64_t hidden = stage->config().hidden_size;
-    const FirstLayer first(stage->adapters());
+    const FirstLayer first(stage->adapters(), forwards > 1);
     if (stage->stage().embeds) {
-      elements += sent.elements({0, hidden}, /*forwards=*/1, {.summed = first.has_input});
+      elements += sent.elements({0, hidden}, /*forwards=*/1, {.summed = first.embedding});
     }
     const sp::Range& layers = stage->stage().layers;
     for (int64_t i = layers.begin; i < layers.end; ++i) {
