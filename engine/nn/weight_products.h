@@ -25,8 +25,9 @@ struct WeightProducts {
   at::Tensor (*gradient)(torch::autograd::Node& node, std::size_t output, const at::Tensor& dy);
 };
 
-// Of a node that apply_linear() made for a trained weight, or apply_grouped_linear(); empty for any
-// other. Such a node computes no weight gradient in a backward that does not ask for it.
+// Of a node that apply_linear() made for a weight without adapters, or apply_grouped_linear();
+// empty for any other. Such a node computes no weight gradient in a backward that does not ask for
+// it.
 std::optional<WeightProducts> linear_products(const torch::autograd::Node& node);
 std::optional<WeightProducts> grouped_linear_products(const torch::autograd::Node& node);
 

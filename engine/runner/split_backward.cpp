@@ -22,9 +22,11 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-std::optional<WeightProducts> products_of(Node& node) {
-  const auto products = linear_products(node);
-  return products ? products : grouped_linear_products(node);
+// Of a linear layer with a trained weight; empty for any other node.
+std::optional<WeightProducts> products_of(const Node& node) {
+  auto products = linear_products(node);
+  products = products ? products : grouped_linear_products(node);
+  return products && !products->outputs_of(node).empty() ? products : std::nullopt;
 }
 
 // The one edge that a node has; null: it has none or several.
