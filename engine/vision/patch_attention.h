@@ -17,6 +17,7 @@ namespace ringside::engine {
 // Thread safety: attend() from any thread.
 class PatchAttention final : public AttentionBackend {
  public:
+  // tables: of the images that the q, k and v of a pass are of.
   PatchAttention(VisionConfig config, PatchTables tables)
       : config_(std::move(config)), tables_(std::move(tables)) {}
 

@@ -49,6 +49,7 @@ struct LearnedPositions {
 // Thread safety: immutable.
 class PatchEmbedding {
  public:
+  // Enters the weights of the tower's patch embedding in its table.
   explicit PatchEmbedding(const VisionConfig& config);
   const ParamTable& table() const { return table_; }
 
@@ -66,6 +67,7 @@ class PatchEmbedding {
 // Thread safety: immutable.
 class VisionBlock {
  public:
+  // Enters the weights of block `index` in its table.
   VisionBlock(const VisionConfig& config, int64_t index, const NormOptions& norm);
   const ParamTable& table() const { return table_; }
 

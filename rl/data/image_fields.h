@@ -24,6 +24,7 @@ struct StepImages {
   std::vector<std::vector<PlacedImage>> of_rollout;
   int64_t merge = 2;  // patches a side of one token
 
+  // Whether a rollout has an image.
   bool any() const;
 };
 
