@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/compare_training.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
 #include "tests/support/tiny_model.h"
@@ -58,14 +59,6 @@ engine::ModelConfig with_experts() {
   return config;
 }
 
-at::Tensor all_weights(const Outcome& outcome) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& unit : outcome.weights) {
-    flat.push_back(unit.flatten());
-  }
-  return at::cat(flat);
-}
-
 // The layout with its stages trains as the same one without.
 void check_against_one_stage(const Layout& layout, const engine::ModelConfig& model,
                              double tolerance = 0.0, at::ScalarType dtype = at::kFloat) {
@@ -73,23 +66,7 @@ void check_against_one_stage(const Layout& layout, const engine::ModelConfig& mo
   Layout whole = layout;
   whole.pipeline = whole.stages_per_rank = 1;
   const Outcome expected = train(whole, model, dtype);
-  const Outcome found = train(layout, model, dtype);
-  REQUIRE(found.losses.size() == expected.losses.size());
-  const at::Tensor a = all_weights(expected), b = all_weights(found);
-  REQUIRE(a.sizes() == b.sizes());
-  if (tolerance == 0.0) {
-    CHECK(found.losses == expected.losses);
-    CHECK(found.norms == expected.norms);
-    CHECK(a.equal(b));
-  } else {
-    CHECK((a - b).abs().max().item<double>() < tolerance);
-    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
-      CHECK(found.losses[step] == Approx(expected.losses[step]).epsilon(tolerance));
-      CHECK(found.norms[step] == Approx(expected.norms[step]).epsilon(tolerance));
-    }
-  }
-  // The same model learned something.
-  CHECK(expected.losses.front() != expected.losses.back());
+  test::check_equal_training(train(layout, model, dtype), expected, tolerance);
 }
 
 }  // namespace

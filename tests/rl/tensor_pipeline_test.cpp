@@ -11,6 +11,7 @@
 #include "engine/models/pipeline.h"
 #include "engine/nn/tensor_rows.h"
 #include "tests/support/catch.h"
+#include "tests/support/compare_training.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
 #include "tests/support/tiny_model.h"
@@ -55,34 +56,6 @@ engine::ModelConfig with_experts() {
   return config;
 }
 
-at::Tensor all_weights(const Outcome& outcome) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& unit : outcome.weights) {
-    flat.push_back(unit.flatten());
-  }
-  return at::cat(flat);
-}
-
-// tolerance 0: to the bit.
-void check_equal(const Outcome& found, const Outcome& expected, double tolerance) {
-  const at::Tensor a = all_weights(expected), b = all_weights(found);
-  REQUIRE(a.sizes() == b.sizes());
-  REQUIRE(found.losses.size() == expected.losses.size());
-  if (tolerance == 0.0) {
-    CHECK(a.equal(b));
-    CHECK(found.losses == expected.losses);
-    CHECK(found.norms == expected.norms);
-  } else {
-    CHECK((a - b).abs().max().item<double>() < tolerance);
-    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
-      CHECK(found.losses[step] == Approx(expected.losses[step]).epsilon(tolerance));
-      CHECK(found.norms[step] == Approx(expected.norms[step]).epsilon(tolerance));
-    }
-  }
-  // The same model learned something.
-  CHECK(expected.losses.front() != expected.losses.back());
-}
-
 // The layout trains as the same tensor ranks without stages.
 void check_against_one_stage(const Layout& layout, const engine::ModelConfig& model,
                              double tolerance = 0.0, at::ScalarType dtype = at::kFloat) {
@@ -90,7 +63,7 @@ void check_against_one_stage(const Layout& layout, const engine::ModelConfig& mo
   Layout whole = layout;
   whole.pipeline = whole.stages_per_rank = 1;
   const Outcome expected = train(whole, model, dtype, 2).front();
-  check_equal(train(layout, model, dtype, 2).front(), expected, tolerance);
+  test::check_equal_training(train(layout, model, dtype, 2).front(), expected, tolerance);
 }
 
 }  // namespace
@@ -141,7 +114,7 @@ TEST_CASE("stages of tensor ranks train as one process does, beside the other ax
                          {"delta nets", test::hybrid_config(true), {.tensor = 2, .pipeline = 2}}}) {
     DYNAMIC_SECTION(c.name) {
       const Outcome alone = train({}, c.model, at::kDouble, 5).front();
-      check_equal(train(c.layout, c.model, at::kDouble, 5).front(), alone, 1e-10);
+      test::check_equal_training(train(c.layout, c.model, at::kDouble, 5).front(), alone, 1e-10);
     }
   }
 }
@@ -149,7 +122,7 @@ TEST_CASE("stages of tensor ranks train as one process does, beside the other ax
 TEST_CASE("adapters of stages of tensor ranks train as on one process") {
   const Layout layout{.tensor = 2, .lora_rank = 3, .pipeline = 2}, alone{.lora_rank = 3};
   const Outcome expected = train(alone, dense(), at::kDouble, 3).front();
-  check_equal(train(layout, dense(), at::kDouble, 3).front(), expected, 1e-10);
+  test::check_equal_training(train(layout, dense(), at::kDouble, 3).front(), expected, 1e-10);
 }
 
 TEST_CASE("stages of tensor ranks take rows that do not divide, and fewer rows than ranks") {
@@ -161,7 +134,7 @@ TEST_CASE("stages of tensor ranks take rows that do not divide, and fewer rows t
     const Layout alone{.documents = layout.documents};
     const Outcome expected = train(alone, dense(), at::kDouble, 2).front();
     const std::vector<Outcome> found = train(layout, dense(), at::kDouble, 2);
-    check_equal(found.front(), expected, 1e-10);
+    test::check_equal_training(found.front(), expected, 1e-10);
     CHECK((found.front().empty_micro_batches > 0) == (layout.replicate > 1));
   }
 }
