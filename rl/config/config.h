@@ -33,6 +33,7 @@ struct ModelConfig {
   int64_t max_document_tokens = 0;
   double router_aux_loss_coef = 0.0;
   double router_bias_update_rate = 0.0;
+  VisionPart vision = VisionPart::kFrozen;
 };
 
 struct DataConfig {

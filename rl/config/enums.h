@@ -26,6 +26,8 @@ enum class ModelInit { kPretrained, kRandom };
 using engine::LrDecay;
 using engine::Recompute;
 using sp::CpFsdpMode;
+// What is trained of a model's vision tower: nothing, what joins patches to rows, all.
+enum class VisionPart { kFrozen, kMergers, kTrained };
 enum class OptimizerOffload { kNone, kMoments, kFull };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
@@ -119,6 +121,10 @@ struct EnumNames<DType> {
 template <>
 struct EnumNames<Recompute> {
   static constexpr std::array<std::string_view, 3> kNames = {"none", "full", "selective"};
+};
+template <>
+struct EnumNames<VisionPart> {
+  static constexpr std::array<std::string_view, 3> kNames = {"frozen", "mergers", "trained"};
 };
 template <>
 struct EnumNames<OptimizerOffload> {

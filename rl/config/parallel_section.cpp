@@ -198,6 +198,12 @@ void check_pipeline(const Config& c, std::vector<Mistake>& mistakes) {
     }
     return;
   }
+  if (!c.data.image_key.empty()) {
+    mistakes.push_back({"parallel.pipeline_parallel_size",
+                        "is " + std::to_string(parallel.pipeline_parallel_size) +
+                            ", but data.image_key is set: a vision tower cannot be in a pipeline "
+                            "yet; expected 1, or parallel.tensor_parallel_size in its place"});
+  }
   const bool one_stage =
       schedule == PipelineChoice::kOneForwardOneBackward || schedule == PipelineChoice::kGpipe;
   if (one_stage && schedule != PipelineChoice::kGpipe && parallel.stages_per_rank > 1) {

@@ -105,6 +105,12 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
                             std::to_string(c.lora.rank) +
                             " the routers and their corrections are frozen; expected 0"});
   }
+  if (c.model.vision != VisionPart::kFrozen && !c.data.image_key.empty()) {
+    mistakes.push_back({"model.vision", "is " + std::string(to_string(c.model.vision)) +
+                                            ", but with lora.rank " + std::to_string(c.lora.rank) +
+                                            " only adapters are trained, and a vision tower has "
+                                            "none; expected frozen"});
+  }
   try {
     engine::parse_adapter_targets(c.lora.target_modules);
   } catch (const std::invalid_argument& error) {

@@ -76,7 +76,7 @@ int64_t checkpoint_bytes(const Config& config, const engine::ModelConfig& model,
 }
 
 engine::WeightStorage sampled_storage(const Config& config) {
-  return config.lora.publish == LoraPublish::kAdapter ? policy_storage(config.lora)
+  return config.lora.publish == LoraPublish::kAdapter ? policy_storage(config)
                                                       : worker_storage(config);
 }
 

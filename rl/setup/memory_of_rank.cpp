@@ -95,11 +95,11 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   return shape;
 }
 
-std::optional<engine::AdapterShape> adapter_shape(const LoraConfig& lora) {
-  if (lora.rank == 0) {
+std::optional<engine::AdapterShape> adapter_shape(const Config& config) {
+  if (config.lora.rank == 0) {
     return std::nullopt;
   }
-  return engine::AdapterShape{adapter_options(lora), policy_storage(lora).projections};
+  return engine::AdapterShape{adapter_options(config.lora), policy_storage(config).projections};
 }
 
 std::string bytes_of(int64_t bytes) { return byte_text(static_cast<double>(bytes)); }
@@ -151,7 +151,7 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
     memory.critic = whole.weights + whole.moments + whole.gradients;
     memory.host += whole.host;
   }
-  shape.adapters = adapter_shape(config.lora);
+  shape.adapters = adapter_shape(config);
   memory.policy = shape.adapters ? stages.estimate(context, shape) : whole;
   // With adapters the reference is the policy without them, unless it has a directory of its own.
   if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
@@ -169,7 +169,7 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
   }
   memory.host += memory.policy.host;
   // Adapters are made last, when nothing else is beside the weights.
-  memory.loading = std::max(stages.loading(context, policy_storage(config.lora), shape.state),
+  memory.loading = std::max(stages.loading(context, policy_storage(config), shape.state),
                             memory.policy.weights);
   return memory;
 }

@@ -71,7 +71,7 @@ std::string async_ulysses_problem(const Config& config, const engine::ModelConfi
 
 std::string tensor_parallel_problem(const Config& config, const engine::ModelConfig& model) {
   const int64_t ranks = config.parallel.tensor_parallel_size;
-  const auto packed = policy_storage(config.lora).projections;
+  const auto packed = policy_storage(config).projections;
   if (ranks == 1) {
     return "";
   }
@@ -92,7 +92,8 @@ std::string tensor_parallel_problem(const Config& config, const engine::ModelCon
 }
 
 engine::ModelConfig load_model_config(const Config& config, const std::string& path) {
-  engine::ModelConfig model = engine::load_model_config(path);
+  engine::ModelConfig model =
+      engine::load_model_config(path, {.vision = !config.data.image_key.empty()});
   model.fp32_norms = config.model.fp32_norms;
   model.max_document_tokens = config.model.max_document_tokens;
   if (const std::string problem = async_ulysses_problem(config, model); !problem.empty()) {
@@ -153,12 +154,25 @@ std::vector<std::unique_ptr<engine::Decoder>> load_starting_stages(
   return decoders;
 }
 
-engine::WeightStorage policy_storage(const LoraConfig& config) {
+engine::VisionTraining vision_training(VisionPart part) {
+  switch (part) {
+    case VisionPart::kFrozen:
+      return engine::VisionTraining::kNothing;
+    case VisionPart::kMergers:
+      return engine::VisionTraining::kMergers;
+    case VisionPart::kTrained:
+      return engine::VisionTraining::kAll;
+  }
+  throw std::invalid_argument("unknown part of a vision tower");
+}
+
+engine::WeightStorage policy_storage(const Config& config) {
   engine::WeightStorage storage;
-  storage.frozen = config.rank > 0;
-  if (storage.frozen && config.base != LoraBase::kModel) {
-    storage.projections = config.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
-                                                        : engine::QuantisedFormat::kInt8;
+  storage.frozen = config.lora.rank > 0;
+  storage.vision = vision_training(config.model.vision);
+  if (storage.frozen && config.lora.base != LoraBase::kModel) {
+    storage.projections = config.lora.base == LoraBase::kNf4 ? engine::QuantisedFormat::kNf4
+                                                             : engine::QuantisedFormat::kInt8;
   }
   return storage;
 }
@@ -182,7 +196,7 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
 std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
     const Config& config, const engine::ComputeContext& context) {
   auto stages =
-      load_starting_stages(config, config.model.path, context, policy_storage(config.lora));
+      load_starting_stages(config, config.model.path, context, policy_storage(config));
   if (config.lora.rank == 0) {
     return stages;
   }

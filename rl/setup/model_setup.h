@@ -38,7 +38,8 @@ std::string async_ulysses_problem(const Config& config, const engine::ModelConfi
 // quantised matrices; "" when nothing is.
 std::string tensor_parallel_problem(const Config& config, const engine::ModelConfig& model);
 
-// The model configuration at `path`, extended by the settings of config.model.
+// The model configuration at `path`, extended by the settings of config.model; with data.image_key
+// it has its vision tower.
 // Throws: as engine::load_model_config(); std::invalid_argument naming the key when
 // sp.async_ulysses or parallel.expert_parallel_size does not suit the model.
 engine::ModelConfig load_model_config(const Config& config, const std::string& path);
@@ -65,9 +66,12 @@ std::vector<std::unique_ptr<engine::Decoder>> load_starting_stages(
     const Config& config, const std::string& path, const engine::ComputeContext& context,
     const engine::WeightStorage& storage = {});
 
+// What model.vision means for the units of a tower.
+engine::VisionTraining vision_training(VisionPart part);
+
 // What the ranks keep of the policy's weights: with lora.rank above 0 constants, packed as
-// lora.base says.
-engine::WeightStorage policy_storage(const LoraConfig& config);
+// lora.base says; otherwise what model.vision does not train is constant.
+engine::WeightStorage policy_storage(const Config& config);
 
 // What the ranks keep of a reference that is loaded: constants in the compute dtype. One that
 // follows the policy (algorithm.reference_update_every) is averaged in the master dtype, which it
