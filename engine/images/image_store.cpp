@@ -16,38 +16,32 @@ ImageStore::ImageStore(int64_t max_bytes) : max_bytes_(max_bytes) {
   }
 }
 
-ImageStore::Image ImageStore::add(ProcessedImage image) {
+ImageStore::Image ImageStore::add(const std::string& key, ProcessedImage image) {
   auto added = std::make_shared<const ProcessedImage>(std::move(image));
   const int64_t bytes = bytes_of(*added);
   const std::lock_guard lock(mutex_);
-  if (Image kept = find_locked(added->hash)) {
+  if (Image kept = find_locked(key)) {
     return kept;
   }
   if (bytes > max_bytes_) {
     return added;
   }
   make_room(bytes);
-  images_.push_front(added);
-  place_of_[added->hash] = images_.begin();
+  images_.push_front({key, added});
+  place_of_[key] = images_.begin();
   bytes_ += bytes;
   return added;
 }
 
-ImageStore::Image ImageStore::find(const std::string& hash) {
+ImageStore::Image ImageStore::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
-  return find_locked(hash);
+  return find_locked(key);
 }
 
-ImageStore::Image ImageStore::find_or_make(const std::string& hash,
+ImageStore::Image ImageStore::find_or_make(const std::string& key,
                                            const std::function<ProcessedImage()>& make) {
-  if (Image kept = find(hash)) {
-    return kept;
-  }
-  ProcessedImage made = make();
-  if (made.hash != hash) {
-    throw std::runtime_error("the image " + hash + " is now another one: " + made.hash);
-  }
-  return add(std::move(made));
+  Image kept = find(key);
+  return kept ? kept : add(key, make());
 }
 
 int64_t ImageStore::bytes() const {
@@ -60,19 +54,19 @@ int64_t ImageStore::size() const {
   return std::ssize(images_);
 }
 
-ImageStore::Image ImageStore::find_locked(const std::string& hash) {
-  const auto found = place_of_.find(hash);
+ImageStore::Image ImageStore::find_locked(const std::string& key) {
+  const auto found = place_of_.find(key);
   if (found == place_of_.end()) {
     return nullptr;
   }
   images_.splice(images_.begin(), images_, found->second);
-  return images_.front();
+  return images_.front().image;
 }
 
 void ImageStore::make_room(int64_t bytes) {
   while (bytes_ + bytes > max_bytes_) {
-    bytes_ -= bytes_of(*images_.back());
-    place_of_.erase(images_.back()->hash);
+    bytes_ -= bytes_of(*images_.back().image);
+    place_of_.erase(images_.back().key);
     images_.pop_back();
   }
 }

@@ -14,7 +14,7 @@ namespace ringside::rl {
 
 // An image of a document.
 struct PlacedImage {
-  std::string hash;  // as engine::ProcessedImage::hash
+  std::string hash;  // of its file, as PromptImage::hash
   engine::ImageSpan span;
 };
 

@@ -11,6 +11,7 @@
 #include "rl/data/image_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/record_images.h"
+#include "rl/data/record_pixels.h"
 #include "rl/data/text_data.h"
 #include "rollout_bridge/base/base64.h"
 #include "tests/support/letter_tokenizer.h"
@@ -247,6 +248,25 @@ TEST_CASE("images in Parquet are bytes, or {bytes, path} as Hugging Face writes 
   folder.config().data.image_key = "number";
   CHECK_THAT(scan_prompts(file, folder.config()).problems.at(0),
              Contains("images.parquet: row 1: column number: is of type int64"));
+}
+
+TEST_CASE("pixels of a prompt's image are those of its file, read when they are asked for") {
+  ImageFolder folder;
+  const PromptSet set = folder.set({text_record("a.png"), text_record("more/b.jpg")});
+  const auto pixels =
+      prompt_pixels(folder.path("data/train.jsonl"), folder.config(), set.prompts, *set.images);
+  const PromptImage& second = set.prompts[1].images[0];
+  const auto image = (*pixels)(second.hash);
+  CHECK(image->grid == image_tokens(second.size, *set.images).grid);
+  CHECK((*pixels)(second.hash) == image);
+  CHECK_THROWS_WITH((*pixels)("f00"), "no record of the data has the image f00");
+
+  test::write_file(folder.path("data/a.png"), "another file");
+  CHECK_THROWS_WITH((*pixels)(set.prompts[0].images[0].hash), Contains("train.jsonl:1: "));
+  fs::copy(ImageFolder::sample("exif_6.jpg"), folder.path("data/a.png"),
+           fs::copy_options::overwrite_existing);
+  CHECK_THROWS_WITH((*pixels)(set.prompts[0].images[0].hash),
+                    Contains("train.jsonl:1: ") && Contains("is not there any more"));
 }
 
 }  // namespace

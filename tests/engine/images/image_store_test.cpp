@@ -1,5 +1,5 @@
 // Guards: a store that grows without bound, drops what was just used, keeps an image twice, serves
-// another image for a hash, or breaks under threads. Oracle: a list in the order of use.
+// another image for a key, or breaks under threads. Oracle: a list in the order of use.
 #include "engine/images/image_store.h"
 
 #include <algorithm>
@@ -19,52 +19,57 @@ ProcessedImage image_of(int number, int64_t pixels) {
   ProcessedImage image;
   image.image = {1, pixels, std::vector<uint8_t>(3 * pixels, static_cast<uint8_t>(number))};
   image.grid = {1, 2, 2 * (number + 1)};
-  image.hash = "hash " + std::to_string(number);
   return image;
+}
+
+ImageStore::Image add(ImageStore& store, int number, int64_t pixels) {
+  return store.add("hash " + std::to_string(number), image_of(number, pixels));
 }
 
 }  // namespace
 
 TEST_CASE("an image is found by its content, kept once, and outlives the store's memory") {
   ImageStore store(30);
-  const auto first = store.add(image_of(1, 5));
+  const auto first = add(store, 1, 5);
   CHECK(first->grid == PatchGrid{1, 2, 4});
-  CHECK(store.add(image_of(1, 5)) == first);
+  CHECK(add(store, 1, 5) == first);
   CHECK(store.find("hash 1") == first);
   CHECK(store.find("hash 2") == nullptr);
   CHECK(store.bytes() == 15);
   CHECK(store.size() == 1);
-  store.add(image_of(2, 10));
+  add(store, 2, 10);
   CHECK(store.find("hash 1") == nullptr);
   CHECK(first->image.rgb == std::vector<uint8_t>(15, 1));
 }
 
 TEST_CASE("an image above the bound is returned and not kept, and drops nothing") {
   ImageStore store(30);
-  store.add(image_of(1, 5));
-  CHECK(store.add(image_of(2, 11))->image.width == 11);
+  add(store, 1, 5);
+  CHECK(add(store, 2, 11)->image.width == 11);
   CHECK(store.find("hash 2") == nullptr);
   CHECK(store.find("hash 1") != nullptr);
   CHECK(store.bytes() == 15);
   ImageStore none(0);
-  CHECK(none.add(image_of(1, 1)) != nullptr);
+  CHECK(add(none, 1, 1) != nullptr);
   CHECK(none.size() == 0);
   CHECK_THROWS_AS(ImageStore(-1), std::invalid_argument);
 }
 
-TEST_CASE("an image that is made is checked by its hash and made once while it is kept") {
+TEST_CASE("an image is made once while it is kept, and a failure keeps nothing") {
   ImageStore store(100);
   int made = 0;
   const auto make = [&] {
     ++made;
     return image_of(4, 2);
   };
-  const auto image = store.find_or_make("hash 4", make);
-  CHECK(store.find_or_make("hash 4", make) == image);
+  const auto image = store.find_or_make("a file", make);
+  CHECK(store.find_or_make("a file", make) == image);
   CHECK(made == 1);
-  CHECK_THROWS_WITH(store.find_or_make("hash 5", make),
-                    "the image hash 5 is now another one: hash 4");
-  CHECK(store.size() == 1);
+  CHECK(store.find_or_make("another file", make) != image);
+  CHECK(store.size() == 2);
+  const auto fail = []() -> ProcessedImage { throw std::runtime_error("it is gone"); };
+  CHECK_THROWS_WITH(store.find_or_make("a third", fail), "it is gone");
+  CHECK(store.size() == 2);
 }
 
 TEST_CASE("the images used longest ago are dropped first") {
@@ -86,7 +91,7 @@ TEST_CASE("the images used longest ago are dropped first") {
     if (draw(0, 1) == 0) {
       REQUIRE((store.find("hash " + std::to_string(number)) != nullptr) == is_kept);
     } else {
-      REQUIRE(store.add(image_of(number, pixels_of(number)))->image.rgb[0] == number);
+      REQUIRE(add(store, number, pixels_of(number))->image.rgb[0] == number);
       if (!is_kept) {
         used.push_back(number);
       }
