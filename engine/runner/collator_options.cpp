@@ -35,6 +35,25 @@ sp::WorkRates work_rates(const ModelConfig& config) {
   return rates;
 }
 
+sp::ImageWork image_work(const ModelConfig& config) {
+  if (!config.vision) {
+    return {};
+  }
+  const VisionConfig& c = *config.vision;
+  const int64_t matrices = c.family == VisionFamily::kQwen2_5Vl ? 3 : 2;  // of an MLP
+  const int64_t joined = c.patches_of_token() * c.width;
+  const int64_t merged = (1 + std::ssize(c.deepstack)) * joined * (joined + config.hidden_size);
+  const int64_t of_block = 4 * c.width * c.width + matrices * c.width * c.mlp;
+  sp::ImageWork work;
+  work.patch =
+      2 * (c.row_size() * c.width + c.depth * of_block + merged / c.patches_of_token());
+  for (int64_t block = 0; block < c.depth; ++block) {
+    (c.is_windowed(block) ? work.window_pair : work.frame_pair) += 4 * c.width;
+  }
+  work.window = c.window > 0 ? c.window_tokens() * c.merge : 0;
+  return work;
+}
+
 sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_per_micro_batch,
                                      const sp::SequenceOptions& sequence,
                                      const TensorPlace& tensor) {
@@ -44,7 +63,8 @@ sp::CollatorOptions collator_options(const ModelConfig& config, int64_t tokens_p
           longest_exact_document(config),
           distinct_windows(config),
           passed_state(config, tensor),
-          work_rates(config)};
+          work_rates(config),
+          image_work(config)};
 }
 
 }  // namespace ringside::engine

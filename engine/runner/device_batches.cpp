@@ -34,10 +34,19 @@ at::Tensor source_of(const HostInput& host) {
 
 constexpr std::array kRows = {
     Row{of_batch<&sp::MicroBatch::ids_s>, &DeviceBatch::ids_s},
-    Row{of_batch<&sp::MicroBatch::positions_s>, &DeviceBatch::positions_s},
+    Row{[](const HostInput& host) {
+          const sp::MicroBatch& batch = *host.input.batch;
+          return batch.positions_3s.defined() ? batch.positions_3s : batch.positions_s;
+        },
+        &DeviceBatch::positions_s},
     Row{[](const HostInput& host) { return host.own(host.input.batch->copies_s); },
         &DeviceBatch::copies_s},
-    Row{of_batch<&sp::MicroBatch::share_positions_S>, &DeviceBatch::share_positions_S},
+    Row{[](const HostInput& host) {
+          const sp::MicroBatch& batch = *host.input.batch;
+          return batch.share_positions_3S.defined() ? batch.share_positions_3S
+                                                    : batch.share_positions_S;
+        },
+        &DeviceBatch::share_positions_S},
     Row{source_of, &DeviceBatch::source_n},
     Row{of_batch<&sp::MicroBatch::target_n>, &DeviceBatch::target_n},
     Row{[](const HostInput& host) { return host.input.temperature_n; },

@@ -38,9 +38,9 @@ struct ModelInput {
 // The same on the device.
 struct DeviceBatch {
   at::Tensor ids_s;
-  at::Tensor positions_s;
+  at::Tensor positions_s;        // or [3, s] where documents have images
   at::Tensor copies_s;           // of this tensor rank's rows
-  at::Tensor share_positions_S;  // undefined unless the micro-batch has them
+  at::Tensor share_positions_S;  // or [3, S]; undefined unless the micro-batch has them
   at::Tensor source_n;           // of entries on this tensor rank's rows, and among these
   at::Tensor target_n;
   at::Tensor temperature_n;

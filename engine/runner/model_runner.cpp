@@ -69,6 +69,10 @@ void ModelRunner::balance_experts(const BalanceOptions& options) {
   balance_ = options;
 }
 
+void ModelRunner::take_images(ImageInput input) {
+  images_ = std::make_unique<ImageEncoder>(decoder(), groups_, std::move(input));
+}
+
 AdamW& ModelRunner::optimizer() {
   TORCH_CHECK(optimizer_ != nullptr, "model runner: the model is frozen, it has no optimizer");
   return *optimizer_;
@@ -116,7 +120,7 @@ void ModelRunner::evaluate(std::span<const ModelInput> inputs, const OnOutput& o
   if (inputs.empty()) {
     return;
   }
-  LiveInputs live(*model_, inputs, groups_, upload_stream_);
+  LiveInputs live(*model_, inputs, groups_, upload_stream_, images_.get());
   EvaluationPass pass(live, on_output);
   run_plan(sp::PipelineSchedule::kForwardOnly, inputs.size(), pass);
 }
@@ -157,7 +161,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   outcome.work.expert_rows = no_load(*model_);
   const double sent_before = sent_bytes();
   if (!inputs.empty()) {
-    LiveInputs live(*model_, inputs, groups_, upload_stream_);
+    LiveInputs live(*model_, inputs, groups_, upload_stream_, images_.get());
     const TrainingParts parts{loss,
                               *gradient_sync_,
                               loss_scale_ ? loss_scale_->value() : at::Tensor(),

@@ -22,6 +22,7 @@
 #include "engine/params/named_slice.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
+#include "engine/runner/image_encoder.h"
 #include "engine/runner/pipeline_units.h"
 #include "engine/runner/stage_passes.h"
 #include "sp/mesh/process_groups.h"
@@ -67,6 +68,10 @@ class ModelRunner {
   // corrections that its routers do not have, and for a load-balancing loss in a pipeline: it is
   // one loss over the layers of all stages.
   void balance_experts(const BalanceOptions& options);
+
+  // From now on micro-batches may have images. Every rank calls it or none. Not collective.
+  // Throws: c10::Error for a model without a vision tower.
+  void take_images(ImageInput input);
 
   HeadedModel& model() { return *model_; }
   const HeadedModel& model() const { return *model_; }
@@ -149,6 +154,7 @@ class ModelRunner {
   std::unique_ptr<PipelineUnits> pipeline_units_;
   std::optional<LossScale> loss_scale_;  // for float16
   BalanceOptions balance_;
+  std::unique_ptr<ImageEncoder> images_;  // null: micro-batches have none
   // Of the last pass, on the device; undefined without balance_.
   at::Tensor balance_loss_, balance_routes_LX_;
 };

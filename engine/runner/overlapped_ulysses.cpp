@@ -22,7 +22,9 @@ OverlappedUlysses::OverlappedUlysses(WindowContexts contexts, at::Tensor positio
                                      std::shared_ptr<sp::KeptResults> kept)
     : contexts_(std::move(contexts)), positions_S_(std::move(positions_S)), kept_(std::move(kept)) {
   TORCH_CHECK(!contexts_.empty(), "overlapped Ulysses: no attention plan");
-  TORCH_CHECK(positions_S_.dim() == 1 && positions_S_.size(0) == any().plan().share_rows,
+  const bool is_one_or_three =
+      positions_S_.dim() == 1 || (positions_S_.dim() == 2 && positions_S_.size(0) == 3);
+  TORCH_CHECK(is_one_or_three && positions_S_.size(-1) == any().plan().share_rows,
               "overlapped Ulysses: positions of ", positions_S_.sizes(), ", the plan's share has ",
               any().plan().share_rows, " rows");
 }

@@ -17,7 +17,7 @@ namespace ringside::engine {
 class OverlappedUlysses final : public AttentionBackend, public OverlappedAttention {
  public:
   // contexts: at least one. positions_S: of the whole ring share.
-  // Shapes: int64 [share rows of the plans].
+  // Shapes: int64 [share rows of the plans], or three components of them, [3, share rows].
   // Throws: c10::Error on another shape, or without a context.
   OverlappedUlysses(WindowContexts contexts, at::Tensor positions_S,
                     std::shared_ptr<sp::KeptResults> kept = nullptr);

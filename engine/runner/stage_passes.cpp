@@ -54,10 +54,11 @@ std::map<int64_t, const Decoder*> decoders_by_stage(const HeadedModel& model) {
 
 LiveInputs::LiveInputs(const HeadedModel& model, std::span<const ModelInput> inputs,
                        const sp::ProcessGroups& groups,
-                       const std::optional<c10::Stream>& upload_stream)
+                       const std::optional<c10::Stream>& upload_stream, ImageEncoder* images)
     : model_(model),
       inputs_(inputs),
       groups_(groups),
+      images_(images),
       decoders_(decoders_by_stage(model)),
       replayed_(inputs, model.trunk(), upload_stream),
       batches_(inputs, model.trunk().context().device, upload_stream,
@@ -97,6 +98,12 @@ at::Tensor LiveInputs::message(int64_t input) const {
                    decoder.context().compute_options());
 }
 
+ImageRows LiveInputs::image_rows(const Decoder& decoder, const sp::MicroBatch& batch) const {
+  TORCH_CHECK(images_ != nullptr || batch.image_plan == nullptr,
+              "stages: an input has images, and the runner takes none");
+  return images_ != nullptr && decoder.stage().embeds ? images_->rows(batch) : ImageRows{};
+}
+
 LiveInputs::Made LiveInputs::forward(int64_t stage, int64_t input, const at::Tensor& received_sE,
                                      ExpertNotes& experts) {
   Input& here = use(input);
@@ -107,7 +114,8 @@ LiveInputs::Made LiveInputs::forward(int64_t stage, int64_t input, const at::Ten
   experts.counts = replayed_.of_input(input);
   Made made;
   made.hidden_sE = decoder.forward(decoder.stage().embeds ? batch.ids_s : received_sE,
-                                   batch.positions_s, *here.attention, &experts);
+                                   batch.positions_s, *here.attention, &experts,
+                                   image_rows(decoder, *inputs_[input].batch));
   if (batch.records_routes && !experts.recorded_sK.empty()) {
     here.recorded.push_back(in_place(replicate_rows(experts.recorded_sLK(), batch.rows), decoder));
   }

@@ -28,6 +28,7 @@
 #include "engine/nn/load_balance.h"
 #include "engine/runner/device_batches.h"
 #include "engine/runner/gradient_sync.h"
+#include "engine/runner/image_encoder.h"
 #include "engine/runner/pipeline_run.h"
 #include "engine/runner/replayed_rows.h"
 #include "engine/runner/sequence_work.h"
@@ -54,9 +55,11 @@ class LiveInputs {
     std::size_t runs_left = 0;  // last runs of stages
   };
 
-  // Of a model's stages on this rank. All of them outlive the object.
+  // Of a model's stages on this rank. All of them outlive the object. images: null for inputs
+  // without images.
   LiveInputs(const HeadedModel& model, std::span<const ModelInput> inputs,
-             const sp::ProcessGroups& groups, const std::optional<c10::Stream>& upload_stream);
+             const sp::ProcessGroups& groups, const std::optional<c10::Stream>& upload_stream,
+             ImageEncoder* images = nullptr);
   std::size_t size() const { return inputs_.size(); }
   // An input as it was given.
   const ModelInput& given(int64_t input) const { return inputs_[input]; }
@@ -75,12 +78,16 @@ class LiveInputs {
     std::optional<HeadOutput> output;  // where it scores
   };
   // A stage's hidden states or, where it scores, the head's output. Fills `experts`.
+  // Throws: c10::Error on an input with images that nothing encodes.
   Made forward(int64_t stage, int64_t input, const at::Tensor& received_sE, ExpertNotes& experts);
 
  private:
+  ImageRows image_rows(const Decoder& decoder, const sp::MicroBatch& batch) const;
+
   const HeadedModel& model_;
   std::span<const ModelInput> inputs_;
   const sp::ProcessGroups& groups_;
+  ImageEncoder* images_;
   std::map<int64_t, const Decoder*> decoders_;  // by stage
   ReplayedRows replayed_;
   DeviceBatches batches_;

@@ -26,6 +26,7 @@
 #include "rl/setup/sharding.h"
 #include "rl/step/column_tensors.h"
 #include "sp/mesh/process_groups.h"
+#include "tests/support/image_documents.h"
 
 namespace ringside::test {
 
@@ -50,6 +51,9 @@ struct ShardLayout {
   int64_t pipeline = 1, stages_per_rank = 1;
   sp::PipelineSchedule schedule = sp::PipelineSchedule::kOneForwardOneBackward;
   int64_t warm_up = 0;
+  bool images = false;  // documents of image_documents(), for a model of tower_config()
+  engine::VisionTraining vision = engine::VisionTraining::kAll;
+  bool async_ulysses = false;
 
   // The keys parallel.* of this layout.
   rl::ParallelConfig config() const {
@@ -85,6 +89,8 @@ struct ShardLayout {
             : *base == engine::QuantisedFormat::kNf4 ? " nf4"
                                                      : " int8") +
            (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
+           (images ? " images, tower " + std::to_string(static_cast<int>(vision)) : "") +
+           (async_ulysses ? " async" : "") +
            (shared_prefix ? "" : " unshared");
   }
 };
@@ -148,7 +154,9 @@ inline std::vector<std::unique_ptr<engine::Decoder>> random_stages(
     engine::RandomWeights draw(model, 3, 0.3);
     auto decoder = std::make_unique<engine::Decoder>(
         model, stage, context,
-        engine::WeightStorage{.frozen = layout.lora_rank > 0, .projections = layout.base},
+        engine::WeightStorage{.frozen = layout.lora_rank > 0,
+                              .projections = layout.base,
+                              .vision = layout.vision},
         std::ref(draw));
     draw_corrections(*decoder);
     if (layout.lora_rank > 0) {
@@ -192,8 +200,14 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   sequence.plan.ring_impl = layout.ring_impl;
   sequence.shared_prefix = layout.shared_prefix;
   sequence.placement = layout.placement;
+  sequence.async_ulysses = layout.async_ulysses;
+  if (layout.images) {
+    runner.take_images(drawn_images(*model.vision));
+  }
   const rl::LocalBatch local{
-      sp::collate(uneven_documents(layout.documents), mesh,
+      sp::collate(layout.images ? image_documents(layout.documents)
+                                : uneven_documents(layout.documents),
+                  mesh,
                   engine::collator_options(model, layout.micro_batch_tokens, sequence,
                                            engine::tensor_place(context))),
       0};

@@ -1,0 +1,134 @@
+// Guards: a model with a vision tower that trains differently where its tokens, its images or its
+// weights are divided over ranks: rows on the wrong token, gradients of the tower that are lost or
+// counted twice, ranks or micro-batches without images that wait for ever, a constant tower whose
+// kept rows are another image's. Oracle: one process, fp64.
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/compare_training.h"
+#include "tests/support/ranks.h"
+#include "tests/support/sharded_training.h"
+#include "tests/support/tiny_tower.h"
+
+using namespace ringside;
+
+namespace {
+
+using Layout = test::ShardLayout;
+using Outcome = test::ShardOutcome;
+using engine::VisionFamily;
+using engine::VisionTraining;
+
+constexpr int64_t kSteps = 5;
+constexpr double kTolerance = 1e-10;
+
+Outcome train(Layout layout, const engine::ModelConfig& model) {
+  layout.images = true;
+  Outcome outcome;
+  const rl::ParallelConfig parallel = layout.config();
+  test::run_ranks_in_memory(
+      rl::mesh_shape(parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+        Outcome own =
+            test::train_sharded(layout, model, at::kDouble, at::kDouble, kSteps, mesh, groups);
+        if (mesh.rank() == 0) {
+          outcome = std::move(own);
+        }
+      },
+      rl::sharding_axes(parallel));
+  return outcome;
+}
+
+engine::ModelConfig with_tower(engine::ModelConfig config, VisionFamily family) {
+  config.vision = test::tower_config(family).vision;
+  return config;
+}
+
+engine::ModelConfig with_experts() {
+  engine::ModelConfig config = test::tower_config(VisionFamily::kQwen3Vl);
+  config.experts = {.count = 5, .per_token = 2, .intermediate_size = 12, .normalise_weights = true};
+  config.blocks = {{}, {.channel_mixer = engine::ChannelMixerKind::kExperts}};
+  return config;
+}
+
+// Qwen3.5: delta nets, RoPE of half of each head, a tower without deepstack.
+engine::ModelConfig hybrid() {
+  engine::ModelConfig config = with_tower(test::hybrid_config(false), VisionFamily::kQwen3Vl);
+  config.vision->deepstack = {};
+  config.vision->rope = {{1, 1, 0}, true};
+  return config;
+}
+
+void check_layouts(const engine::ModelConfig& model, const std::vector<Layout>& layouts) {
+  Layout alone;
+  alone.vision = layouts.front().vision;
+  alone.lora_rank = layouts.front().lora_rank;
+  alone.micro_batch_tokens = layouts.front().micro_batch_tokens;
+  const Outcome expected = train(alone, model);
+  for (const Layout& layout : layouts) {
+    INFO(layout.name());
+    test::check_equal_training(train(layout, model), expected, kTolerance);
+  }
+}
+
+std::vector<Layout> sequence_layouts(VisionTraining vision) {
+  std::vector<Layout> layouts{
+      {.ring = 2},
+      {.ulysses = 2},
+      {.ring = 3, .mode = rl::CpFsdpMode::kNone},
+      {.ulysses = 4, .mode = rl::CpFsdpMode::kNone},
+      {.ring = 2, .ulysses = 2, .placement = sp::Placement::kContiguous},
+      {.shard = 2, .ring = 2, .stage = 2},
+      {.replicate = 2, .ulysses = 2, .activations = {engine::Recompute::kFull}},
+      {.ulysses = 2, .shared_prefix = false},
+  };
+  for (Layout& layout : layouts) {
+    layout.vision = vision;
+  }
+  return layouts;
+}
+
+}  // namespace
+
+TEST_CASE("a trained tower trains alike on every number of sequence-parallel ranks and shards") {
+  for (const VisionFamily family : test::kVisionFamilies) {
+    INFO("family " << static_cast<int>(family));
+    check_layouts(test::tower_config(family), sequence_layouts(VisionTraining::kAll));
+  }
+}
+
+TEST_CASE("a model trains alike beside a constant tower, and beside trained mergers") {
+  for (const VisionTraining vision : {VisionTraining::kNothing, VisionTraining::kMergers}) {
+    check_layouts(test::tower_config(VisionFamily::kQwen3Vl), sequence_layouts(vision));
+  }
+}
+
+TEST_CASE("asynchronous Ulysses rotates by three positions, as synchronous does") {
+  check_layouts(test::tower_config(VisionFamily::kQwen3Vl),
+                {{.ulysses = 2, .async_ulysses = true},
+                 {.ring = 2, .ulysses = 2, .async_ulysses = true},
+                 {.ulysses = 2,
+                  .activations = {engine::Recompute::kSelective},
+                  .async_ulysses = true}});
+}
+
+TEST_CASE("images train alike beside experts, delta nets, tensor ranks and adapters") {
+  check_layouts(with_experts(), {{.ring = 2, .expert = 2},
+                                 {.shard = 2, .ulysses = 2, .expert = 4},
+                                 {.shard = 2, .expert = 2, .tensor = 2}});
+  check_layouts(hybrid(), {{.ring = 2}, {.ulysses = 2}, {.ring = 2, .ulysses = 2}});
+  check_layouts(test::tower_config(VisionFamily::kQwen3Vl),
+                {{.tensor = 2},
+                 {.ring = 2, .tensor = 2},
+                 {.shard = 2, .ulysses = 2, .stage = 3, .tensor = 2}});
+  check_layouts(test::tower_config(VisionFamily::kQwen2_5Vl),
+                {{.ring = 2, .vision = VisionTraining::kNothing},
+                 {.shard = 2, .tensor = 2, .vision = VisionTraining::kNothing}});
+  check_layouts(test::tower_config(VisionFamily::kQwen3Vl),
+                {{.ring = 2, .lora_rank = 2, .vision = VisionTraining::kNothing},
+                 {.shard = 2, .ulysses = 2, .lora_rank = 2, .vision = VisionTraining::kNothing}});
+}
