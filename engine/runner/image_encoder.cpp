@@ -82,8 +82,7 @@ ImageEncoder::ImageEncoder(const Decoder& decoder, const sp::ProcessGroups& grou
       tower_(tower_of(decoder)),
       groups_(groups),
       input_(std::move(input)),
-      upload_stream_(make_side_stream(decoder.context().device)),
-      kept_(input_.kept_bytes) {
+      upload_stream_(make_side_stream(decoder.context().device)) {
   for (const auto& unit : tower_.units()) {
     is_trained_ |= unit->flat().requires_grad();
     is_sharded_ |= unit->storage().is_gathered();
@@ -117,12 +116,12 @@ at::Tensor ImageEncoder::encode(const Images& images) const {
   return levels.size() == 1 ? levels.front() : at::cat(levels, 1);
 }
 
-at::Tensor ImageEncoder::encode_once(const Images& images) {
+at::Tensor ImageEncoder::encode_once(const Images& images) const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> rows;
   Images missing;
   for (const sp::DocumentImage& image : images) {
-    rows.push_back(kept_.find(image.id));
+    rows.push_back(input_.kept != nullptr ? input_.kept->find(image.id) : at::Tensor());
     if (!rows.back().defined()) {
       missing.push_back(image);
     }
@@ -134,7 +133,9 @@ at::Tensor ImageEncoder::encode_once(const Images& images) {
       if (!rows[i].defined()) {
         // A copy, so that what is dropped frees its memory.
         rows[i] = encoded.narrow(0, next, images[i].tokens).clone();
-        kept_.add(images[i].id, rows[i]);
+        if (input_.kept != nullptr) {
+          input_.kept->add(images[i].id, rows[i]);
+        }
         next += images[i].tokens;
       }
     }
@@ -145,7 +146,7 @@ at::Tensor ImageEncoder::encode_once(const Images& images) {
                       : at::cat(rows);
 }
 
-ImageRows ImageEncoder::rows(const sp::MicroBatch& batch) {
+ImageRows ImageEncoder::rows(const sp::MicroBatch& batch) const {
   if (batch.image_plan == nullptr && !is_trained_ && !is_sharded_) {
     return {};
   }

@@ -2,7 +2,7 @@
 //
 // An image is encoded on the rank that its micro-batch's plan names, and its rows go from there to
 // the ranks of its tokens in one exchange. A constant tower that is whole on the rank encodes an
-// image once for as long as its rows are kept, so for all passes of a step. Any other tower encodes
+// image once for as long as its rows are kept (ImageInput::kept), so for all passes of a step. Any other tower encodes
 // the images of each micro-batch. One that is trained or sharded runs in every micro-batch, also
 // without images: its gradient sums and gathers then come in the same order on every rank. Each
 // tensor-parallel rank encodes the images of its sequence-parallel rank and keeps what belongs to
@@ -31,19 +31,11 @@
 
 namespace ringside::engine {
 
-// What a model needs to take images.
-struct ImageInput {
-  // The image of an id, resized. Called by the thread that runs the model, on the rank that encodes
-  // the image.
-  std::function<std::shared_ptr<const ProcessedImage>(const sp::ImageId& id)> pixels;
-  ProcessorOptions processor;
-  int64_t kept_bytes = int64_t{1} << 30;  // of rows of a constant tower, on the device
-};
-
 // Rows of images by their ids, of which the least recently used are dropped. Thread safety: none.
 class KeptRows {
  public:
-  explicit KeptRows(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  // Bytes on the device.
+  explicit KeptRows(int64_t max_bytes = int64_t{1} << 30) : max_bytes_(max_bytes) {}
 
   // Undefined if they are not kept.
   at::Tensor find(const sp::ImageId& id);
@@ -62,6 +54,17 @@ class KeptRows {
   std::map<sp::ImageId, std::list<Kept>::iterator> place_of_;
 };
 
+// What a model needs to take images.
+struct ImageInput {
+  // The image of an id, resized. Called by the thread that runs the model, on the rank that encodes
+  // the image.
+  std::function<std::shared_ptr<const ProcessedImage>(const sp::ImageId& id)> pixels;
+  ProcessorOptions processor;
+  // Rows that a constant tower has made. Models with the same tower may share them. Null: none are
+  // kept.
+  std::shared_ptr<KeptRows> kept = {};
+};
+
 // Thread safety: none.
 class ImageEncoder {
  public:
@@ -73,13 +76,14 @@ class ImageEncoder {
   // Collective over: kSp; the shard of a sharded tower. The same in the backward of a trained one.
   // Blocks: while pixels are read.
   // Throws: c10::Error when an image has another grid than its document says; what `pixels` throws.
-  ImageRows rows(const sp::MicroBatch& batch);
+  ImageRows rows(const sp::MicroBatch& batch) const;
 
  private:
   using Images = std::vector<sp::DocumentImage>;
 
   at::Tensor encode(const Images& images) const;  // [r, E * (1 + L)]
-  at::Tensor encode_once(const Images& images);
+  // The same for a constant tower, with rows that are kept.
+  at::Tensor encode_once(const Images& images) const;
 
   const Decoder& decoder_;
   const VisionTower& tower_;
@@ -88,7 +92,6 @@ class ImageEncoder {
   std::optional<c10::Stream> upload_stream_;
   bool is_trained_ = false;
   bool is_sharded_ = false;
-  KeptRows kept_;
 };
 
 }  // namespace ringside::engine

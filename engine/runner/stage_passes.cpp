@@ -54,7 +54,7 @@ std::map<int64_t, const Decoder*> decoders_by_stage(const HeadedModel& model) {
 
 LiveInputs::LiveInputs(const HeadedModel& model, std::span<const ModelInput> inputs,
                        const sp::ProcessGroups& groups,
-                       const std::optional<c10::Stream>& upload_stream, ImageEncoder* images)
+                       const std::optional<c10::Stream>& upload_stream, const ImageEncoder* images)
     : model_(model),
       inputs_(inputs),
       groups_(groups),

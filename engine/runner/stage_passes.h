@@ -59,7 +59,7 @@ class LiveInputs {
   // without images.
   LiveInputs(const HeadedModel& model, std::span<const ModelInput> inputs,
              const sp::ProcessGroups& groups, const std::optional<c10::Stream>& upload_stream,
-             ImageEncoder* images = nullptr);
+             const ImageEncoder* images = nullptr);
   std::size_t size() const { return inputs_.size(); }
   // An input as it was given.
   const ModelInput& given(int64_t input) const { return inputs_[input]; }
@@ -87,7 +87,7 @@ class LiveInputs {
   const HeadedModel& model_;
   std::span<const ModelInput> inputs_;
   const sp::ProcessGroups& groups_;
-  ImageEncoder* images_;
+  const ImageEncoder* images_;
   std::map<int64_t, const Decoder*> decoders_;  // by stage
   ReplayedRows replayed_;
   DeviceBatches batches_;

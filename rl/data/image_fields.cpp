@@ -56,6 +56,16 @@ sp::ImageId image_id(const std::string& hash) {
   return {hex_number(hash, 0), hex_number(hash, 16)};
 }
 
+std::string image_hash(const sp::ImageId& id) {
+  std::string hash;
+  for (const uint64_t part : {id.high, id.low}) {
+    for (int digit = 15; digit >= 0; --digit) {
+      hash += "0123456789abcdef"[part >> (4 * digit) & 15];
+    }
+  }
+  return hash;
+}
+
 void add_image_fields(sp::Document& document, std::span<const PlacedImage> images, int64_t merge) {
   std::vector<engine::ImageSpan> spans;
   for (const PlacedImage& image : images) {

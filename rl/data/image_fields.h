@@ -28,6 +28,9 @@ struct StepImages {
   bool any() const;
 };
 
+// The hash that an id was made of.
+std::string image_hash(const sp::ImageId& id);
+
 // The id of an image. Throws: std::invalid_argument unless the hash has 32 hex digits, not all 0.
 sp::ImageId image_id(const std::string& hash);
 

@@ -76,4 +76,30 @@ ExpandedPrompt expand_placeholders(std::span<const int64_t> ids,
   return out;
 }
 
+std::vector<engine::ImageSpan> expanded_spans(std::span<const int64_t> ids,
+                                              std::span<const PromptImage> images,
+                                              const ImageRules& rules) {
+  std::vector<engine::ImageSpan> spans;
+  auto next = ids.begin();
+  for (const PromptImage& image : images) {
+    const ImageTokens tokens = image_tokens(image.size, rules);
+    next = std::find(next, ids.end(), rules.image_token_id);
+    const auto end = std::find_if(next, next + std::min(ids.end() - next, tokens.tokens),
+                                  [&](int64_t id) { return id != rules.image_token_id; });
+    if (end - next != tokens.tokens) {
+      throw std::invalid_argument("image " + image.name + " has " +
+                                  std::to_string(tokens.tokens) +
+                                  " tokens, of which the ids have " + std::to_string(end - next));
+    }
+    spans.push_back({next - ids.begin(), tokens.grid});
+    next = end;
+  }
+  if (const auto more = std::find(next, ids.end(), rules.image_token_id); more != ids.end()) {
+    throw std::invalid_argument("token " + std::to_string(more - ids.begin()) +
+                                " is the placeholder of an image, and belongs to none of the " +
+                                std::to_string(images.size()) + " images");
+  }
+  return spans;
+}
+
 }  // namespace ringside::rl

@@ -50,4 +50,11 @@ struct ExpandedPrompt {
 ExpandedPrompt expand_placeholders(std::span<const int64_t> ids,
                                    std::span<const PromptImage> images, const ImageRules& rules);
 
+// Where the images are in ids that expand_placeholders() made.
+// Throws: std::invalid_argument unless each image has its tokens, in order, and no other id is the
+// placeholder's.
+std::vector<engine::ImageSpan> expanded_spans(std::span<const int64_t> ids,
+                                              std::span<const PromptImage> images,
+                                              const ImageRules& rules);
+
 }  // namespace ringside::rl

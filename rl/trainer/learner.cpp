@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rl/algorithm/adaptive.h"
+#include "rl/step/image_input.h"
 
 namespace ringside::rl {
 namespace {
@@ -23,6 +24,23 @@ Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& po
       reference_(make_reference(config, policy.runner().model(), ranks.comms())) {
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     critic_ = std::make_unique<Critic>(config, ranks.comms());
+  }
+}
+
+void Learner::take_images(const std::shared_ptr<RecordPixels>& pixels, const ImageRules& rules) {
+  // Constant towers of one directory are alike.
+  const auto kept = std::make_shared<engine::KeptRows>();
+  const auto kept_of = [&](const std::string& other_path) {
+    return other_path.empty() ? kept : std::make_shared<engine::KeptRows>();
+  };
+  policy_.runner().take_images(image_input(pixels, rules, kept));
+  if (reference_) {
+    reference_->runner().take_images(
+        image_input(pixels, rules, kept_of(config_.model.reference_path)));
+  }
+  if (critic_) {
+    critic_->runner().take_images(
+        image_input(pixels, rules, kept_of(config_.algorithm.critic.model_path)));
   }
 }
 

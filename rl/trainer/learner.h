@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rl/algorithm/correction.h"
+#include "rl/data/record_pixels.h"
 #include "rl/data/training_batch.h"
 #include "rl/step/critic.h"
 #include "rl/step/reference_policy.h"
@@ -42,6 +43,9 @@ class Learner {
   // Throws: std::runtime_error when a model cannot be loaded.
   Learner(const Config& config, const RunRanks& ranks, PolicyTraining& policy,
           TrainingState& state);
+
+  // Lets all models take images with these pixels and rules. Not collective.
+  void take_images(const std::shared_ptr<RecordPixels>& pixels, const ImageRules& rules);
 
   // The critic, and a reference that follows the policy. They live as long as the learner.
   std::vector<LearnerModel> checkpointed_models();

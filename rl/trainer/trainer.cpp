@@ -27,6 +27,7 @@
 #include "rl/report/no_score_alarm.h"
 #include "rl/report/reward_alarms.h"
 #include "rl/report/stage_times.h"
+#include "rl/rollouts/granted_images.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
@@ -53,6 +54,7 @@ void add_models(TrainingRun& run, Learner& learner) {
 // Parts of one rank's training. All ranks construct them at the same time, however long that takes.
 struct Parts {
   std::optional<Learner> learner;
+  std::optional<GrantedImages> images;    // with data.image_key
   std::optional<Evaluation> evaluation;
   std::optional<RolloutLog> rollout_log;  // rank 0's
   std::optional<StepSamples> samples;     // with log.samples
@@ -64,6 +66,10 @@ struct Parts {
     ranks.on_every([&] {
       learner.emplace(config, ranks, policy, run.state());
       add_models(run, *learner);
+      if (!config.data.image_key.empty()) {
+        images.emplace(config);
+        learner->take_images(images->pixels(), images->rules());
+      }
       evaluation.emplace(config, ranks, policy.stages(), source,
                          [&run] { return run.signal_here(); });
       if (ranks.is_main() && config.log.rollouts) {
@@ -213,7 +219,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
-    StepBatch batch = make_step_batch(rollouts, config);
+    StepBatch batch = make_step_batch(rollouts, config,
+                                      parts.images ? parts.images->of(rollouts) : StepImages());
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
       mini_batches = learner.collate(batch);

@@ -72,6 +72,7 @@ inline engine::ImageInput drawn_images(const engine::VisionConfig& vision) {
   input.processor.patch = vision.patch;
   input.processor.temporal_patch = vision.temporal_patch;
   input.processor.merge = vision.merge;
+  input.kept = std::make_shared<engine::KeptRows>();
   const auto grid_of = [](uint64_t number) -> engine::PatchGrid {
     switch (number) {
       case 1:

@@ -1,0 +1,50 @@
+#include "rl/rollouts/granted_images.h"
+
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "rl/data/prompt_set.h"
+
+namespace ringside::rl {
+
+GrantedImages::GrantedImages(const Config& config) {
+  const auto tokenizer =
+      engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
+  PromptSet set = scan_prompt_set(config.data.train, config, tokenizer);
+  if (!set.problems.empty()) {
+    throw std::runtime_error(set.problems.front());
+  }
+  if (!set.images) {
+    throw std::runtime_error("data.image_key is " + config.data.image_key + ", but no prompt of " +
+                             config.data.train + " has an image; expected \"\" for text alone");
+  }
+  rules_ = *set.images;
+  order_ = std::make_unique<DataOrder>(set.parts, static_cast<uint64_t>(config.seed),
+                                       config.data.shuffle);
+  pixels_ = prompt_pixels(config.data.train, config, set.prompts, rules_);
+  for (Prompt& prompt : set.prompts) {
+    images_.push_back(std::move(prompt.images));
+  }
+}
+
+StepImages GrantedImages::of(std::span<const bridge::Rollout> rollouts) {
+  StepImages step;
+  step.merge = rules_.processor.merge;
+  for (const bridge::Rollout& rollout : rollouts) {
+    const std::vector<PromptImage>& images = images_[order_->at(rollout.group_id)];
+    std::vector<PlacedImage>& placed = step.of_rollout.emplace_back();
+    try {
+      for (const engine::ImageSpan& span : expanded_spans(rollout.prompt_ids, images, rules_)) {
+        placed.push_back({images[placed.size()].hash, span});
+      }
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument("rollout " + rollout.rollout_id + " of group " +
+                                  std::to_string(rollout.group_id) + ": " + error.what());
+    }
+  }
+  return step;
+}
+
+}  // namespace ringside::rl
