@@ -8,6 +8,69 @@
 #include "engine/ops/head_logits.h"
 
 namespace ringside::engine {
+namespace {
+
+// Positions and images of texts that are computed in one forward.
+class PackedImages {
+ public:
+  explicit PackedImages(const ModelConfig& config)
+      : deepstack_(config.vision ? config.vision->deepstack.size() : 0) {}
+
+  // The first `tokens` positions of a text.
+  void add(const TokenPositions& positions, int64_t tokens) {
+    const auto append = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+      to.insert(to.end(), from.begin(), from.begin() + tokens);
+    };
+    append(time_, positions.time);
+    append(height_, positions.height);
+    append(width_, positions.width);
+  }
+  // The images of a text whose first token is row `first`.
+  void add(const std::vector<PromptImageRows>& images, int64_t first) {
+    for (const PromptImageRows& image : images) {
+      for (int64_t row = 0; row < image.rows.rows_iE.size(0); ++row) {
+        places_.push_back(first + image.span.begin + row);
+      }
+      rows_.push_back(&image.rows);
+    }
+  }
+
+  // [s], or [3, s] where there are images.
+  at::Tensor positions(c10::Device device) const {
+    const at::Tensor time = at::tensor(time_, at::kLong);
+    if (rows_.empty()) {
+      return time.to(device);
+    }
+    return at::stack({time, at::tensor(height_, at::kLong), at::tensor(width_, at::kLong)})
+        .to(device);
+  }
+  ImageRows rows(c10::Device device) const {
+    if (rows_.empty()) {
+      return {};
+    }
+    ImageRows joined{at::tensor(places_, at::kLong).to(device), {}, {}};
+    std::vector<at::Tensor> rows;
+    std::vector<std::vector<at::Tensor>> levels(deepstack_);
+    for (const EncodedImages* image : rows_) {
+      rows.push_back(image->rows_iE);
+      for (std::size_t level = 0; level < deepstack_; ++level) {
+        levels[level].push_back(image->deepstack_iE.at(level));
+      }
+    }
+    joined.rows_iE = at::cat(rows);
+    for (const std::vector<at::Tensor>& level : levels) {
+      joined.deepstack_iE.push_back(at::cat(level));
+    }
+    return joined;
+  }
+
+ private:
+  std::size_t deepstack_;
+  std::vector<int64_t> time_, height_, width_, places_;
+  std::vector<const EncodedImages*> rows_;
+};
+
+}  // namespace
 
 Generation::Generation(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
                        const SamplingParams& params, const GenerateOptions& options)
@@ -31,10 +94,11 @@ at::Tensor Generation::tensor_of(const Ids& values) const {
 }
 
 // With record_routes the routes of these tokens become newest_routes_.
-at::Tensor Generation::forward(const Ids& ids, const Ids& positions) {
+at::Tensor Generation::forward(const Ids& ids, const at::Tensor& positions,
+                               const ImageRows& images) {
   ExpertNotes routes{.records = options_.record_routes};
   at::Tensor hidden =
-      decoder_.forward(weights_, tensor_of(ids), tensor_of(positions), cache_, &routes);
+      decoder_.forward(weights_, tensor_of(ids), positions, cache_, &routes, images);
   if (options_.record_routes) {
     newest_routes_ = routes.recorded_sLK().to(at::kCPU);
   }
@@ -42,10 +106,27 @@ at::Tensor Generation::forward(const Ids& ids, const Ids& positions) {
 }
 
 // The prompt and the tokens drawn so far.
-Generation::Ids Generation::text_of(std::size_t completion) const {
-  Ids text = prompts_[completion];
-  text.insert(text.end(), completions_[completion].ids.begin(), completions_[completion].ids.end());
+Generation::Text Generation::text_of(std::size_t completion) const {
+  Text text{prompts_[completion], {}};
+  const Ids& drawn = completions_[completion].ids;
+  text.ids.insert(text.ids.end(), drawn.begin(), drawn.end());
+  if (!options_.images.empty()) {
+    for (const PromptImageRows& image : options_.images[completion]) {
+      text.images.push_back(image.id);
+    }
+  }
   return text;
+}
+
+TokenPositions Generation::positions_of(std::size_t completion, int64_t tokens) const {
+  std::vector<ImageSpan> spans;
+  if (!options_.images.empty()) {
+    for (const PromptImageRows& image : options_.images[completion]) {
+      spans.push_back(image.span);
+    }
+  }
+  const auto& vision = decoder_.config().vision;
+  return token_positions(tokens + 1, spans, vision ? vision->merge : 1);
 }
 
 int64_t Generation::row_limit() const {
@@ -83,7 +164,7 @@ void Generation::advance() {
     positions.push_back(row.position++);
   }
   cache_.begin_step();
-  const at::Tensor hidden_BE = forward(ids, positions);
+  const at::Tensor hidden_BE = forward(ids, tensor_of(positions));
   for (std::size_t b = 0; options_.record_routes && b < rows_.size(); ++b) {
     routes_[rows_[b].completion].push_back(newest_routes_.narrow(0, static_cast<int64_t>(b), 1));
   }
@@ -100,16 +181,16 @@ Generation::Beginning Generation::next_to_begin() const {
     if (rows >= row_limit()) {
       break;
     }
-    Ids text = text_of(completion);
+    Text text = text_of(completion);
     const bool is_new = !begun_.contains(text) && !next.new_texts.contains(text);
-    const int64_t new_tokens = is_new ? static_cast<int64_t>(text.size()) : 0;
+    const int64_t new_tokens = is_new ? static_cast<int64_t>(text.ids.size()) : 0;
     tokens += new_tokens;
     bytes += cache_.row_bytes(new_tokens) + cache_.row_bytes(1);  // and its first token
     if (rows > 0 && (!has_room(bytes) || tokens > kPrefillTokens)) {
       break;
     }
     if (is_new) {
-      next.new_texts.insert(text);
+      next.new_texts.emplace(text, completion);
     }
     next.completions.push_back(completion);
     next.texts.push_back(std::move(text));
@@ -118,20 +199,25 @@ Generation::Beginning Generation::next_to_begin() const {
 }
 
 // Computes these texts in one forward.
-void Generation::prefill(const std::set<Ids>& texts) {
-  Ids ids, positions, lengths, last_rows;
-  for (const Ids& text : texts) {
-    ids.insert(ids.end(), text.begin(), text.end());
-    for (std::size_t p = 0; p < text.size(); ++p) {
-      positions.push_back(static_cast<int64_t>(p));
+void Generation::prefill(const std::map<Text, std::size_t>& texts) {
+  Ids ids, lengths, last_rows;
+  PackedImages images(decoder_.config());
+  for (const auto& [text, completion] : texts) {
+    const auto tokens = static_cast<int64_t>(text.ids.size());
+    images.add(positions_of(completion, tokens), tokens);
+    if (!options_.images.empty()) {
+      images.add(options_.images[completion], static_cast<int64_t>(ids.size()));
     }
-    lengths.push_back(static_cast<int64_t>(text.size()));
+    ids.insert(ids.end(), text.ids.begin(), text.ids.end());
+    lengths.push_back(tokens);
     last_rows.push_back(static_cast<int64_t>(ids.size()) - 1);
   }
   cache_.begin_prompts(lengths);
-  const at::Tensor hidden_BE = forward(ids, positions).index_select(0, tensor_of(last_rows));
+  const c10::Device device = decoder_.context().device;
+  const at::Tensor hidden_BE =
+      forward(ids, images.positions(device), images.rows(device)).index_select(0, tensor_of(last_rows));
   std::vector<CachedPrompt> cached = cache_.take_prompts();
-  for (std::size_t i = 0; const Ids& text : texts) {
+  for (std::size_t i = 0; const auto& [text, completion] : texts) {
     Begun begun{std::move(cached[i]), hidden_BE.narrow(0, static_cast<int64_t>(i), 1), {}};
     if (options_.record_routes) {
       begun.routes_sLK = newest_routes_.narrow(0, last_rows[i] + 1 - lengths[i], lengths[i]);
@@ -160,7 +246,8 @@ void Generation::begin() {
     if (options_.record_routes) {
       routes_[completion] = {begun.routes_sLK};
     }
-    rows_.push_back({completion, -1, static_cast<int64_t>(next.texts[i].size())});
+    const auto tokens = static_cast<int64_t>(next.texts[i].ids.size());
+    rows_.push_back({completion, -1, positions_of(completion, tokens).time.back()});
     waiting_.pop_front();
   }
   cache_.add_rows(behind);
@@ -173,7 +260,7 @@ void Generation::begin() {
 void Generation::forget_unneeded() {
   std::erase_if(begun_, [&](const auto& begun) {
     return std::none_of(waiting_.begin(), waiting_.end(), [&](std::size_t completion) {
-      return completions_[completion].ids.empty() && prompts_[completion] == begun.first;
+      return completions_[completion].ids.empty() && text_of(completion) == begun.first;
     });
   });
 }

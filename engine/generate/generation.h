@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <set>
+#include <string>
 #include <vector>
 
 #include "engine/generate/generator.h"
@@ -42,11 +42,18 @@ class Generation {
  private:
   using Ids = std::vector<int64_t>;
 
+  // What the keys and values of a text depend on.
+  struct Text {
+    Ids ids;
+    std::vector<std::string> images;  // ids of the prompt's
+    auto operator<=>(const Text&) const = default;
+  };
+
   // A completion that is computed.
   struct Row {
     std::size_t completion;
     int64_t last_id;
-    int64_t position;  // of the next token
+    int64_t position;  // of the next token, all components alike
   };
   // A text that was computed: a prompt, or one with the tokens of a row that left the cache. It is
   // kept while completions of the same prompt wait.
@@ -58,19 +65,22 @@ class Generation {
   // Completions that begin together.
   struct Beginning {
     std::vector<std::size_t> completions;
-    std::vector<Ids> texts;   // of each: its prompt and the tokens drawn so far
-    std::set<Ids> new_texts;  // those of them that are to be computed
+    std::vector<Text> texts;  // of each: its prompt and the tokens drawn so far
+    // Those of them that are to be computed, and a completion that each is of.
+    std::map<Text, std::size_t> new_texts;
   };
 
   at::Tensor tensor_of(const Ids& values) const;
-  at::Tensor forward(const Ids& ids, const Ids& positions);
-  Ids text_of(std::size_t completion) const;
+  at::Tensor forward(const Ids& ids, const at::Tensor& positions, const ImageRows& images = {});
+  Text text_of(std::size_t completion) const;
+  // Of a text of so many tokens that begins with the completion's prompt, and of the token after it.
+  TokenPositions positions_of(std::size_t completion, int64_t tokens) const;
   int64_t row_limit() const;
   bool has_room(int64_t bytes) const;
   void make_room();
   void advance();
   Beginning next_to_begin() const;
-  void prefill(const std::set<Ids>& texts);
+  void prefill(const std::map<Text, std::size_t>& texts);
   void begin();
   void forget_unneeded();
   void sample(const at::Tensor& hidden_BE, std::size_t first_row);
@@ -89,7 +99,7 @@ class Generation {
   std::vector<std::vector<at::Tensor>> routes_;  // of each completion's tokens so far, on the CPU
   at::Tensor newest_routes_;                     // of the last forward
   std::deque<std::size_t> waiting_;              // completions, in the order in which they begin
-  std::map<Ids, Begun> begun_;                   // by the text
+  std::map<Text, Begun> begun_;
   std::vector<Row> rows_;
 };
 

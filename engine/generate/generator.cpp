@@ -17,6 +17,35 @@ int64_t sole_row_bytes(const Decoder& decoder, int64_t tokens) {
   return cache.row_bytes(tokens) + cache.row_bytes(1);
 }
 
+void check_images(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
+                  const GenerateOptions& options) {
+  if (options.images.empty()) {
+    return;
+  }
+  if (options.images.size() != prompts.size()) {
+    throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
+                                std::to_string(options.images.size()) + " lists of images");
+  }
+  const auto& vision = decoder.config().vision;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<ImageSpan> spans;
+    for (const PromptImageRows& image : options.images[i]) {
+      if (!vision) {
+        throw std::invalid_argument("generate: prompt " + std::to_string(i) +
+                                    " has an image, and the model no vision tower");
+      }
+      spans.push_back(image.span);
+      TORCH_CHECK(image.rows.rows_iE.size(0) == image.span.grid.tokens(vision->merge),
+                  "generate: prompt ", i, " has an image of ",
+                  image.span.grid.tokens(vision->merge), " tokens with ",
+                  image.rows.rows_iE.size(0), " rows");
+    }
+    if (!spans.empty()) {
+      token_positions(static_cast<int64_t>(prompts[i].size()), spans, vision->merge);
+    }
+  }
+}
+
 void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
                    const SamplingParams& params, const GenerateOptions& options) {
   check_sampling_params(params);
@@ -28,6 +57,7 @@ void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t
     throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
                                 std::to_string(options.seeds.size()) + " seeds");
   }
+  check_images(decoder, prompts, options);
   if (options.max_rows < 0 || options.cache_bytes < 0) {
     throw std::invalid_argument("generate: max_rows and cache_bytes must not be negative, got " +
                                 std::to_string(options.max_rows) + " and " +

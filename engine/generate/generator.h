@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/generate/sampler.h"
+#include "engine/images/positions.h"
 #include "engine/models/decoder.h"
+#include "engine/vision/vision_tower.h"
 
 namespace ringside::engine {
 
@@ -31,10 +34,20 @@ struct Completion {
   at::Tensor routes_sLK = {};
 };
 
+// An image of a prompt, encoded.
+struct PromptImageRows {
+  ImageSpan span;  // its tokens in the prompt
+  std::string id;  // equal for equal images
+  EncodedImages rows;
+};
+
 // Options of one generate() call.
 struct GenerateOptions {
   // One per prompt, or empty: prompt i then uses sequence i of params.seed.
   std::span<const uint64_t> seeds = {};
+  // The images of each prompt, in order; or empty: no prompt has any. A placeholder's id elsewhere
+  // is text, also one that is drawn.
+  std::span<const std::vector<PromptImageRows>> images = {};
   // Called before every token. True ends all unfinished completions as kAborted with their tokens
   // so far.
   std::function<bool()> should_stop = {};
@@ -49,12 +62,14 @@ struct GenerateOptions {
 };
 
 // One completion per prompt, in order. The tokens drawn for a prompt depend on its seed and not on
-// what runs beside it, up to the rounding of products of other shapes. Equal prompts are computed
-// once, and their completions share its keys and values.
+// what runs beside it, up to the rounding of products of other shapes. Equal prompts with equal
+// images are computed once, and their completions share its keys and values.
 // Blocks: until done.
 // Throws: std::invalid_argument on a stage of a model, an empty prompt, a prompt longer than
 // num_positions() of the model (when set) allows with max_new_tokens, one that cache_bytes cannot
-// hold with max_new_tokens, a wrong number of seeds, negative options, and bad params; c10::Error
+// hold with max_new_tokens, a wrong number of seeds or of lists of images, images for a model
+// without a vision tower or as token_positions(), negative options, and bad params; c10::Error on
+// rows of images that do not fit their spans,
 // on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
 // Collective over: the shard of a sharded decoder. Thread safety: any number of threads while no
 // thread writes parameters.

@@ -8,6 +8,7 @@
 
 #include "engine/device/side_stream.h"
 #include "engine/device/upload.h"
+#include "engine/models/encode_images.h"
 #include "engine/nn/tensor_rows.h"
 #include "engine/params/sharding.h"
 #include "sp/images/row_exchange.h"
@@ -79,38 +80,25 @@ void KeptRows::add(const sp::ImageId& id, const at::Tensor& rows) {
 ImageEncoder::ImageEncoder(const Decoder& decoder, const sp::ProcessGroups& groups,
                            ImageInput input)
     : decoder_(decoder),
-      tower_(tower_of(decoder)),
       groups_(groups),
       input_(std::move(input)),
       upload_stream_(make_side_stream(decoder.context().device)) {
-  for (const auto& unit : tower_.units()) {
+  for (const auto& unit : tower_of(decoder).units()) {
     is_trained_ |= unit->flat().requires_grad();
     is_sharded_ |= unit->storage().is_gathered();
   }
 }
 
 at::Tensor ImageEncoder::encode(const Images& images) const {
-  std::vector<PatchGrid> grids;
-  std::vector<at::Tensor> patches;
+  std::vector<std::shared_ptr<const ProcessedImage>> pixels;
   for (const sp::DocumentImage& image : images) {
-    const std::shared_ptr<const ProcessedImage> pixels = input_.pixels(image.id);
-    TORCH_CHECK(pixels->grid == grid_of(image), "image encoder: an image has a grid of ",
-                pixels->grid.height, " x ", pixels->grid.width, " patches, its document says ",
-                image.grid.height, " x ", image.grid.width);
-    grids.push_back(pixels->grid);
-    patches.push_back(at::tensor(patch_rows(pixels->image, input_.processor), at::kFloat)
-                          .view({grids.back().patches(), -1}));
+    pixels.push_back(input_.pixels(image.id));
+    TORCH_CHECK(pixels.back()->grid == grid_of(image), "image encoder: an image has a grid of ",
+                pixels.back()->grid.height, " x ", pixels.back()->grid.width,
+                " patches, its document says ", image.grid.height, " x ", image.grid.width);
   }
-  const at::Tensor host =
-      patches.empty() ? at::empty({0, input_.processor.row_size()}, at::kFloat)
-                      : at::cat(patches);
-  const std::vector<at::Tensor> sent{host};
-  const at::Tensor patches_pF = Upload(sent, decoder_.context().device, upload_stream_)
-                                    .take()
-                                    .front()
-                                    .to(decoder_.compute_dtype());
   const EncodedImages encoded =
-      tower_.encode(patches_pF, grids, decoder_.activation_options());
+      encode_images(decoder_, pixels, input_.processor, upload_stream_);
   std::vector<at::Tensor> levels{encoded.rows_iE};
   levels.insert(levels.end(), encoded.deepstack_iE.begin(), encoded.deepstack_iE.end());
   return levels.size() == 1 ? levels.front() : at::cat(levels, 1);

@@ -86,7 +86,6 @@ class ImageEncoder {
   at::Tensor encode_once(const Images& images) const;
 
   const Decoder& decoder_;
-  const VisionTower& tower_;
   const sp::ProcessGroups& groups_;
   ImageInput input_;
   std::optional<c10::Stream> upload_stream_;

@@ -9,6 +9,7 @@
 #include "tests/support/sharded_training.h"
 #include "tests/support/standin/ranks.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_tower.h"
 
 using namespace ringside;
 
@@ -23,6 +24,15 @@ Outcome sharded_outcome(const Layout& layout, at::ScalarType dtype, bool on_stan
     model.experts = {.count = 5, .per_token = 2, .intermediate_size = 12};
   }
   return test::train_sharded_on(on_standin, layout, model, dtype, 3);
+}
+
+void check_bits(const Outcome& found, const Outcome& expected) {
+  CHECK(found.losses == expected.losses);
+  CHECK(found.norms == expected.norms);
+  REQUIRE(found.weights.size() == expected.weights.size());
+  for (std::size_t u = 0; u < found.weights.size(); ++u) {
+    CHECK(at::equal(found.weights[u], expected.weights[u]));
+  }
 }
 
 }  // namespace
@@ -54,12 +64,35 @@ TEST_CASE("a sharded model on the stand-in has the CPU's bits") {
       const standin::Scope scope;
       const Outcome found = sharded_outcome(layout, dtype, /*on_standin=*/true);
       CHECK(scope.text() == "");
-      CHECK(found.losses == expected.losses);
-      CHECK(found.norms == expected.norms);
-      REQUIRE(found.weights.size() == expected.weights.size());
-      for (std::size_t u = 0; u < found.weights.size(); ++u) {
-        CHECK(at::equal(found.weights[u], expected.weights[u]));
-      }
+      check_bits(found, expected);
+    }
+  }
+}
+
+TEST_CASE("a model with images on the stand-in has the CPU's bits") {
+  using Vision = engine::VisionTraining;
+  const std::vector<Layout> layouts{
+      {},
+      {.ring = 2, .vision = Vision::kNothing},
+      {.ulysses = 2, .activations = {engine::Recompute::kFull, true}, .async_ulysses = false},
+      {.shard = 2, .ulysses = 2, .vision = Vision::kMergers},
+      {.shard = 3, .micro_batch_tokens = 20},
+      {.shard = 2, .vision = Vision::kNothing},
+      {.ring = 2, .tensor = 2},
+  };
+  for (Layout layout : layouts) {
+    layout.images = true;
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      CAPTURE(layout.name(), dtype);
+      const auto train = [&](bool on_standin) {
+        return test::train_sharded_on(
+            on_standin, layout, test::tower_config(engine::VisionFamily::kQwen3Vl), dtype, 3);
+      };
+      const Outcome expected = train(/*on_standin=*/false);
+      const standin::Scope scope;
+      const Outcome found = train(/*on_standin=*/true);
+      CHECK(scope.text() == "");
+      check_bits(found, expected);
     }
   }
 }
