@@ -23,6 +23,8 @@ namespace {
 
 using test::DrawnImage;
 
+constexpr int64_t kDrawn = 40;  // tokens of a completion
+
 struct Prompts {
   std::vector<std::vector<int64_t>> ids;
   std::vector<std::vector<PromptImageRows>> images;
@@ -109,13 +111,13 @@ void check_completions(const Decoder& decoder, const GenerateOptions& options) {
   GenerateOptions with_images = options;
   with_images.images = prompts.images;
   SamplingParams params;
-  params.max_new_tokens = 9;
+  params.max_new_tokens = kDrawn;
   params.seed = 3;
   const auto completions = generate(decoder, prompts.ids, params, with_images);
   REQUIRE(completions.size() == prompts.ids.size());
   for (std::size_t i = 0; i < completions.size(); ++i) {
     INFO("prompt " << i);
-    REQUIRE(completions[i].ids.size() == 9);
+    REQUIRE(completions[i].ids.size() == kDrawn);
     const at::Tensor expected = scored(decoder, prompts, i, completions[i].ids);
     const at::Tensor found = at::tensor(completions[i].logprobs, at::kFloat).to(at::kDouble);
     CHECK((found - expected).abs().max().item<double>() < 1e-6);  // log-probs come in fp32
@@ -147,9 +149,10 @@ TEST_CASE("completions of prompts with images have the log-probs of their whole 
 TEST_CASE("images stay with their texts when few rows or few pages are left") {
   const Decoder decoder = test::tower_decoder(test::tower_config(VisionFamily::kQwen3Vl));
   check_completions(decoder, {.max_rows = 2});
-  // Of two rows: those that begin last leave the cache, and begin again with their images.
+  // Pages of three rows that grow to four pages each: those that began last leave the cache, and
+  // begin again with their images.
   const int64_t bytes_of_token = 2 * 2 * 2 * 8 * 8;  // layers, keys and values, heads, dims, fp64
-  check_completions(decoder, {.cache_bytes = 4 * kPageTokens * bytes_of_token});
+  check_completions(decoder, {.cache_bytes = 7 * kPageTokens * bytes_of_token});
 }
 
 TEST_CASE("equal ids with other images are other prompts") {
