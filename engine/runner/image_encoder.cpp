@@ -1,14 +1,12 @@
 #include "engine/runner/image_encoder.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/device/side_stream.h"
 #include "engine/device/upload.h"
-#include "engine/models/encode_images.h"
 #include "engine/nn/tensor_rows.h"
 #include "engine/params/sharding.h"
 #include "sp/images/row_exchange.h"
@@ -42,40 +40,7 @@ OwnRows own_rows_of(const std::vector<int64_t>& places, const sp::Range& own) {
   return rows;
 }
 
-// The rows and the deepstack levels, which stand side by side in `joined`.
-void split_levels(const at::Tensor& joined, int64_t width, ImageRows& rows) {
-  const std::vector<at::Tensor> parts = joined.split(width, 1);
-  rows.rows_iE = parts.front().contiguous();
-  for (std::size_t level = 1; level < parts.size(); ++level) {
-    rows.deepstack_iE.push_back(parts[level].contiguous());
-  }
-}
-
 }  // namespace
-
-at::Tensor KeptRows::find(const sp::ImageId& id) {
-  const auto found = place_of_.find(id);
-  if (found == place_of_.end()) {
-    return {};
-  }
-  kept_.splice(kept_.begin(), kept_, found->second);
-  return kept_.front().rows;
-}
-
-void KeptRows::add(const sp::ImageId& id, const at::Tensor& rows) {
-  const auto bytes = static_cast<int64_t>(rows.nbytes());
-  if (bytes > max_bytes_ || place_of_.contains(id)) {
-    return;
-  }
-  while (bytes_ + bytes > max_bytes_) {
-    bytes_ -= static_cast<int64_t>(kept_.back().rows.nbytes());
-    place_of_.erase(kept_.back().id);
-    kept_.pop_back();
-  }
-  kept_.push_front({id, rows});
-  place_of_[id] = kept_.begin();
-  bytes_ += bytes;
-}
 
 ImageEncoder::ImageEncoder(const Decoder& decoder, const sp::ProcessGroups& groups,
                            ImageInput input)
@@ -89,49 +54,37 @@ ImageEncoder::ImageEncoder(const Decoder& decoder, const sp::ProcessGroups& grou
   }
 }
 
+ImageEncoder::Pixels ImageEncoder::pixels_of(const sp::DocumentImage& image) const {
+  Pixels pixels = input_.pixels(image.id);
+  TORCH_CHECK(pixels->grid == grid_of(image), "image encoder: an image has a grid of ",
+              pixels->grid.height, " x ", pixels->grid.width, " patches, its document says ",
+              image.grid.height, " x ", image.grid.width);
+  return pixels;
+}
+
 at::Tensor ImageEncoder::encode(const Images& images) const {
-  std::vector<std::shared_ptr<const ProcessedImage>> pixels;
+  std::vector<Pixels> pixels;
   for (const sp::DocumentImage& image : images) {
-    pixels.push_back(input_.pixels(image.id));
-    TORCH_CHECK(pixels.back()->grid == grid_of(image), "image encoder: an image has a grid of ",
-                pixels.back()->grid.height, " x ", pixels.back()->grid.width,
-                " patches, its document says ", image.grid.height, " x ", image.grid.width);
+    pixels.push_back(pixels_of(image));
   }
-  const EncodedImages encoded =
-      encode_images(decoder_, pixels, input_.processor, upload_stream_);
-  std::vector<at::Tensor> levels{encoded.rows_iE};
-  levels.insert(levels.end(), encoded.deepstack_iE.begin(), encoded.deepstack_iE.end());
-  return levels.size() == 1 ? levels.front() : at::cat(levels, 1);
+  return join_levels(encode_images(decoder_, pixels, input_.processor, upload_stream_));
 }
 
 at::Tensor ImageEncoder::encode_once(const Images& images) const {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> rows;
-  Images missing;
+  if (images.empty()) {
+    const int64_t levels = 1 + std::ssize(decoder_.config().vision->deepstack);
+    return at::empty({0, levels * decoder_.config().hidden_size},
+                     decoder_.context().compute_options());
+  }
+  std::vector<sp::ImageId> ids;
   for (const sp::DocumentImage& image : images) {
-    rows.push_back(input_.kept != nullptr ? input_.kept->find(image.id) : at::Tensor());
-    if (!rows.back().defined()) {
-      missing.push_back(image);
-    }
+    ids.push_back(image.id);
   }
-  if (!missing.empty()) {
-    const at::Tensor encoded = encode(missing);
-    int64_t next = 0;
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      if (!rows[i].defined()) {
-        // A copy, so that what is dropped frees its memory.
-        rows[i] = encoded.narrow(0, next, images[i].tokens).clone();
-        if (input_.kept != nullptr) {
-          input_.kept->add(images[i].id, rows[i]);
-        }
-        next += images[i].tokens;
-      }
-    }
-  }
-  const int64_t levels = 1 + std::ssize(decoder_.config().vision->deepstack);
-  return rows.empty() ? at::empty({0, levels * decoder_.config().hidden_size},
-                                  decoder_.context().compute_options())
-                      : at::cat(rows);
+  ImageInput checked = input_;
+  checked.pixels = [&](const sp::ImageId& id) {
+    return pixels_of(*std::ranges::find(images, id, &sp::DocumentImage::id));
+  };
+  return at::cat(encode_each(decoder_, ids, checked, upload_stream_));
 }
 
 ImageRows ImageEncoder::rows(const sp::MicroBatch& batch) const {
@@ -165,7 +118,9 @@ ImageRows ImageEncoder::rows(const sp::MicroBatch& batch) const {
     joined = at::embedding(joined, sent[0]);
     rows.place_i = sent[1];
   }
-  split_levels(joined, decoder_.config().hidden_size, rows);
+  EncodedImages levels = split_levels(joined, decoder_.config().hidden_size);
+  rows.rows_iE = std::move(levels.rows_iE);
+  rows.deepstack_iE = std::move(levels.deepstack_iE);
   return rows;
 }
 

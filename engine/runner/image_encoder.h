@@ -15,55 +15,18 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
-#include <cstdint>
-#include <functional>
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "engine/images/image_processor.h"
 #include "engine/models/decoder.h"
+#include "engine/models/encode_images.h"
 #include "engine/models/image_rows.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::engine {
-
-// Rows of images by their ids, of which the least recently used are dropped. Thread safety: none.
-class KeptRows {
- public:
-  // Bytes on the device.
-  explicit KeptRows(int64_t max_bytes = int64_t{1} << 30) : max_bytes_(max_bytes) {}
-
-  // Undefined if they are not kept.
-  at::Tensor find(const sp::ImageId& id);
-  // Keeps rows unless they are more than the bound.
-  void add(const sp::ImageId& id, const at::Tensor& rows);
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Kept {
-    sp::ImageId id;
-    at::Tensor rows;
-  };
-  int64_t max_bytes_;
-  int64_t bytes_ = 0;
-  std::list<Kept> kept_;  // used last at the front
-  std::map<sp::ImageId, std::list<Kept>::iterator> place_of_;
-};
-
-// What a model needs to take images.
-struct ImageInput {
-  // The image of an id, resized. Called by the thread that runs the model, on the rank that encodes
-  // the image.
-  std::function<std::shared_ptr<const ProcessedImage>(const sp::ImageId& id)> pixels;
-  ProcessorOptions processor;
-  // Rows that a constant tower has made. Models with the same tower may share them. Null: none are
-  // kept.
-  std::shared_ptr<KeptRows> kept = {};
-};
 
 // Thread safety: none.
 class ImageEncoder {
@@ -80,7 +43,9 @@ class ImageEncoder {
 
  private:
   using Images = std::vector<sp::DocumentImage>;
+  using Pixels = std::shared_ptr<const ProcessedImage>;
 
+  Pixels pixels_of(const sp::DocumentImage& image) const;
   at::Tensor encode(const Images& images) const;  // [r, E * (1 + L)]
   // The same for a constant tower, with rows that are kept.
   at::Tensor encode_once(const Images& images) const;
