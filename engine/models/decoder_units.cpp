@@ -269,6 +269,9 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
     register_newest(role);
     if (role == UnitRole::kVision || role == UnitRole::kVisionMerger) {
       of_tower.push_back(all_.back());
+      if (!storage.trains(role)) {
+        constant_.push_back(all_.back().get());
+      }
     }
     on_unit(*all_.back(),
             role == UnitRole::kLayer ? &layers_->at(layer_units_.size() - 1) : nullptr);
@@ -279,8 +282,7 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
 }
 
 bool DecoderUnits::is_constant_part(const ParamUnit& unit) const {
-  return tower_ != nullptr && !unit.flat().requires_grad() &&
-         std::ranges::any_of(tower_->units(), [&](const auto& one) { return one.get() == &unit; });
+  return std::ranges::find(constant_, &unit) != constant_.end();
 }
 
 void DecoderUnits::register_newest(UnitRole role) {

@@ -66,11 +66,12 @@ struct WeightStorage {
   VisionTraining vision = VisionTraining::kNothing;
 
   bool is_frozen() const { return frozen || projections.has_value(); }
-  // Whether a unit of this role is.
-  bool is_frozen(UnitRole role) const {
-    return is_frozen() || (role == UnitRole::kVision && vision != VisionTraining::kAll) ||
-           (role == UnitRole::kVisionMerger && vision == VisionTraining::kNothing);
+  // Whether a unit of this role is trained, unless all is frozen.
+  bool trains(UnitRole role) const {
+    return (role != UnitRole::kVision || vision == VisionTraining::kAll) &&
+           (role != UnitRole::kVisionMerger || vision != VisionTraining::kNothing);
   }
+  bool is_frozen(UnitRole role) const { return is_frozen() || !trains(role); }
 };
 
 // The context of a model that every rank holds whole, on its device, outside any sharding.
@@ -154,7 +155,8 @@ class DecoderUnits {
   at::Tensor router_correction(int64_t i) const;
   // Null: the model has none.
   const VisionTower* tower() const { return tower_.get(); }
-  // Whether a unit is of a part of the tower that is not trained.
+  // Whether a unit is of a part of the tower that the storage does not train, also where all is
+  // frozen: what is trained elsewhere arrives there.
   bool is_constant_part(const ParamUnit& unit) const;
   // The unit of the stage's corrections; null: no router has one.
   ParamUnit* router_corrections() const { return corrections_.get(); }
@@ -177,6 +179,7 @@ class DecoderUnits {
   // Among all_; null where the stage has none.
   std::shared_ptr<ParamUnit> embedding_, final_norm_, head_, corrections_;
   std::shared_ptr<const VisionTower> tower_;
+  std::vector<const ParamUnit*> constant_;  // parts of it
 };
 
 }  // namespace ringside::engine

@@ -93,6 +93,14 @@ void WeightView::add_line(const std::vector<const Decoder*>& own, bool acting) {
   std::ranges::move(corrections, std::back_inserter(units_));
 }
 
+WeightView WeightView::of_changing(const std::vector<const Decoder*>& stages) {
+  WeightView view(stages);
+  std::erase_if(view.units_, [&](const Unit& unit) {
+    return unit.is_here() && stages.front()->parameters().is_constant_part(*unit.plan.units[0]);
+  });
+  return view;
+}
+
 WeightView WeightView::adapters_of(const Decoder& decoder) {
   return adapters_of(std::vector{&decoder});
 }

@@ -40,19 +40,19 @@ const Prompt* first_rendered(const std::vector<Prompt>& prompts, ChatTemplate ch
   return found == prompts.end() ? nullptr : &*found;
 }
 
-// Number of a prompt's tokens, those of its images included.
-int64_t length_of(const Prompt& prompt, const PromptRules& rules,
-                  const engine::Tokenizer& tokenizer, const std::optional<ImageRules>& images) {
-  const std::vector<int64_t> ids = encoded(prompt, rules, tokenizer).ids;
-  return static_cast<int64_t>(images ? expand_placeholders(ids, prompt.images, *images).ids.size()
-                                     : ids.size());
+// The prompt's tokens, those of its images included.
+PromptTokens expanded(const Prompt& prompt, const PromptRules& rules,
+                      const engine::Tokenizer& tokenizer) {
+  PromptTokens tokens = encoded(prompt, rules, tokenizer);
+  if (rules.images) {
+    tokens.ids = expand_placeholders(tokens.ids, prompt.images, *rules.images).ids;
+  }
+  return tokens;
 }
 
-// The rules of images, if a prompt has one.
-std::optional<ImageRules> image_rules(const std::vector<Prompt>& prompts, const Config& config) {
-  const bool any = std::any_of(prompts.begin(), prompts.end(),
-                               [](const Prompt& prompt) { return !prompt.images.empty(); });
-  return any ? std::optional(read_image_rules(config)) : std::nullopt;
+bool any_has_images(const std::vector<Prompt>& prompts) {
+  return std::any_of(prompts.begin(), prompts.end(),
+                     [](const Prompt& prompt) { return !prompt.images.empty(); });
 }
 
 // Counts the prompts that are left of each entry.
@@ -68,8 +68,12 @@ void count_parts(PromptSet& set) {
 }  // namespace
 
 PromptRules prompt_rules(const Config& config) {
-  return {config.rollout.max_prompt_tokens, config.data.on_overlong,
-          config.data.add_special_tokens};
+  PromptRules rules{config.rollout.max_prompt_tokens, config.data.on_overlong,
+                    config.data.add_special_tokens};
+  if (!config.data.image_key.empty()) {
+    rules.images = read_image_rules(config);
+  }
+  return rules;
 }
 
 std::string marker_problem(ChatTemplate chat_template, const engine::Tokenizer& tokenizer) {
@@ -100,12 +104,12 @@ PromptSet scan_prompt_set(const std::string& files, const Config& config,
       set.problems.push_back(rendered->place + ": " + wrong);
     }
   }
-  set.images = image_rules(data.items, config);
+  set.images = any_has_images(data.items) ? rules.images : std::nullopt;
   std::string first_overlong;
   for (Prompt& prompt : data.items) {
     int64_t length = 0;
     try {
-      length = length_of(prompt, rules, tokenizer, set.images);
+      length = std::ssize(expanded(prompt, rules, tokenizer).ids);
     } catch (const std::invalid_argument& error) {
       set.problems.push_back(prompt.place + ": " + error.what());
       continue;
@@ -153,11 +157,6 @@ PromptSet load_prompt_set(const std::string& files, const Config& config,
   if (!set.problems.empty()) {
     throw std::runtime_error(set.problems.front());
   }
-  if (set.images) {
-    throw std::runtime_error(files +
-                             " has prompts with images (data.image_key), which models "
-                             "do not take yet");
-  }
   return set;
 }
 
@@ -181,12 +180,10 @@ std::string describe_overlong(const PromptSet& set, const PromptRules& rules) {
 
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer) {
-  if (!prompt.images.empty()) {
-    throw std::runtime_error("prompt " + prompt.id + " has images, which models do not take yet");
-  }
-  auto [ids, special] = encoded(prompt, rules, tokenizer);
+  auto [ids, special] = expanded(prompt, rules, tokenizer);
   const auto length = static_cast<int64_t>(ids.size());
-  const bool cut = length > rules.max_tokens && rules.on_overlong == OnOverlong::kTruncate;
+  const bool cut = length > rules.max_tokens && rules.on_overlong == OnOverlong::kTruncate &&
+                   prompt.images.empty();
   if (length < 1 || (length > rules.max_tokens && !cut)) {
     throw std::runtime_error("prompt " + prompt.id + " has " + tokens_of(length) +
                              ", expected 1 to " + limit_text(rules));

@@ -19,8 +19,11 @@ struct PromptRules {
   int64_t max_tokens = 0;
   OnOverlong on_overlong = OnOverlong::kError;
   AddSpecialTokens add_special_tokens = AddSpecialTokens::kAuto;
+  std::optional<ImageRules> images = {};  // none: prompts have no images
 };
-// rollout.max_prompt_tokens, data.on_overlong and data.add_special_tokens.
+// rollout.max_prompt_tokens, data.on_overlong and data.add_special_tokens; with data.image_key the
+// rules of images.
+// Throws: as read_image_rules() with data.image_key.
 PromptRules prompt_rules(const Config& config);
 
 // The prompts of data files. They depend only on the files, the tokenizer and the configuration, so
@@ -41,8 +44,8 @@ struct PromptSet {
 PromptSet scan_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
-// The same for callers that sample, which cannot continue with problems or images.
-// Throws: std::runtime_error for the first problem too, and when a prompt has an image.
+// The same for callers that sample, which cannot continue with problems.
+// Throws: std::runtime_error for the first problem too.
 PromptSet load_prompt_set(const std::string& files, const Config& config,
                           const engine::Tokenizer& tokenizer);
 
@@ -50,10 +53,11 @@ PromptSet load_prompt_set(const std::string& files, const Config& config,
 std::string describe_overlong(const PromptSet& set, const PromptRules& rules);
 
 // The prompt's token ids, by text_prompt_tokens() for text and without special tokens for rendered
-// messages; with on_overlong truncate rules.max_tokens of them: added special tokens and the last
-// of the text. Throws: std::runtime_error naming the prompt when it has no token, or too many and
-// is not truncated, and for a prompt with images, which models do not take yet;
-// std::invalid_argument for a text that the tokenizer cannot encode.
+// messages; the placeholders of images are expanded. With on_overlong truncate rules.max_tokens of
+// them: added special tokens and the last of the text. A prompt with images is never truncated.
+// Throws: std::runtime_error naming the prompt when it has no token, or too many and is not
+// truncated; std::invalid_argument for a text that the tokenizer cannot encode, and as
+// expand_placeholders().
 std::vector<int64_t> prompt_ids(const Prompt& prompt, const PromptRules& rules,
                                 const engine::Tokenizer& tokenizer);
 

@@ -46,7 +46,7 @@ engine::ProcessedImage RecordPixels::read(const std::string& hash) {
                            " is not there any more; its file was changed while the run goes on");
 }
 
-std::shared_ptr<RecordPixels> prompt_pixels(const std::string& files, const Config& config,
+std::shared_ptr<RecordPixels> prompt_pixels(const std::string& files, const DataConfig& config,
                                             std::span<const Prompt> prompts,
                                             const ImageRules& rules, int64_t max_bytes) {
   std::map<std::string, int64_t, std::less<>> record_of;
@@ -55,8 +55,8 @@ std::shared_ptr<RecordPixels> prompt_pixels(const std::string& files, const Conf
       record_of.emplace(image.hash, prompt.record);
     }
   }
-  const auto read = [data = config.data](RecordSet& records, int64_t record) {
-    return prompt_images(records, record, data);
+  const auto read = [config](RecordSet& records, int64_t record) {
+    return prompt_images(records, record, config);
   };
   return std::make_shared<RecordPixels>(files, read, std::move(record_of), rules, max_bytes);
 }

@@ -36,6 +36,9 @@ class RecordPixels {
                std::map<std::string, int64_t, std::less<>> record_of, ImageRules rules,
                int64_t max_bytes = kKeptPixelBytes);
 
+  // Whether a record has the image.
+  bool has(const std::string& hash) const { return record_of_.contains(hash); }
+
   // The image, resized as the model takes it.
   // Blocks: while its file is read and decoded, unless it is kept.
   // Throws: std::runtime_error naming the record when it has no such image any more, or one that
@@ -55,7 +58,7 @@ class RecordPixels {
 
 // Pixels of the images of prompts that scan_prompts() read from `files`.
 // Throws: as RecordPixels.
-std::shared_ptr<RecordPixels> prompt_pixels(const std::string& files, const Config& config,
+std::shared_ptr<RecordPixels> prompt_pixels(const std::string& files, const DataConfig& config,
                                             std::span<const Prompt> prompts,
                                             const ImageRules& rules,
                                             int64_t max_bytes = kKeptPixelBytes);

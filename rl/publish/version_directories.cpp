@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/atomic_directory.h"
+#include "engine/io/weight_files.h"
+#include "engine/models/decoder_units.h"
 
 namespace ringside::rl {
 namespace {
@@ -51,8 +55,26 @@ std::filesystem::path VersionDirectories::write(const engine::ModelConfig& confi
                                                 const std::vector<engine::TensorToWrite>& tensors,
                                                 int64_t trainer_term, int64_t version) const {
   return write(trainer_term, version, [&](const std::filesystem::path& dir) {
-    engine::save_model(config, tensors, dir, storage_, save_options());
+    engine::save_model(config, with_constants(config, tensors), dir, storage_, save_options());
   });
+}
+
+std::vector<engine::TensorToWrite> VersionDirectories::with_constants(
+    const engine::ModelConfig& config, std::vector<engine::TensorToWrite> tensors) const {
+  if (!config.vision) {
+    return tensors;
+  }
+  std::set<std::string> published;
+  for (const engine::TensorToWrite& tensor : tensors) {
+    published.insert(tensor.name);
+  }
+  const engine::WeightFiles files(tokenizer_from_, config);
+  for (const engine::ParamSpec& spec : engine::decoder_specs(config)) {
+    if (!published.contains(spec.name)) {
+      tensors.push_back({spec.name, files.read(spec.name), storage_});
+    }
+  }
+  return tensors;
 }
 
 engine::SaveOptions VersionDirectories::save_options() const {

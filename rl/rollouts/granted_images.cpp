@@ -12,10 +12,7 @@ namespace ringside::rl {
 GrantedImages::GrantedImages(const Config& config) {
   const auto tokenizer =
       engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
-  PromptSet set = scan_prompt_set(config.data.train, config, tokenizer);
-  if (!set.problems.empty()) {
-    throw std::runtime_error(set.problems.front());
-  }
+  PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
   if (!set.images) {
     throw std::runtime_error("data.image_key is " + config.data.image_key + ", but no prompt of " +
                              config.data.train + " has an image; expected \"\" for text alone");
@@ -23,7 +20,7 @@ GrantedImages::GrantedImages(const Config& config) {
   rules_ = *set.images;
   order_ = std::make_unique<DataOrder>(set.parts, static_cast<uint64_t>(config.seed),
                                        config.data.shuffle);
-  pixels_ = prompt_pixels(config.data.train, config, set.prompts, rules_);
+  pixels_ = prompt_pixels(config.data.train, config.data, set.prompts, rules_);
   for (Prompt& prompt : set.prompts) {
     images_.push_back(std::move(prompt.images));
   }

@@ -1,12 +1,73 @@
 #include "rl/sampling/prompt_sampler.h"
 
 #include <algorithm>
+#include <map>
+#include <stdexcept>
 #include <utility>
+
+#include "engine/device/side_stream.h"
+#include "rl/data/image_fields.h"
+#include "rl/setup/image_input.h"
 
 namespace ringside::rl {
 
 PromptSampler::PromptSampler(const Config& config, const engine::ModelConfig& model)
-    : config_(config.rollout), positions_(engine::num_positions(model)), scorer_(config, model) {}
+    : config_(config.rollout),
+      data_(config.data),
+      kept_(config.model.vision == VisionPart::kFrozen ? std::make_shared<engine::KeptRows>()
+                                                       : nullptr),
+      positions_(engine::num_positions(model)),
+      scorer_(config, model) {}
+
+void PromptSampler::take_images(const std::string& files, std::span<const Prompt> prompts) {
+  const bool any = std::any_of(prompts.begin(), prompts.end(),
+                               [](const Prompt& prompt) { return !prompt.images.empty(); });
+  if (any) {
+    pixels_.push_back(prompt_pixels(files, data_, prompts, *scorer_.image_rules()));
+  }
+}
+
+RecordPixels::Image PromptSampler::pixels_of(const std::string& hash) const {
+  for (const auto& pixels : pixels_) {
+    if (pixels->has(hash)) {
+      return (*pixels)(hash);
+    }
+  }
+  throw std::runtime_error("no data file has the image " + hash);
+}
+
+PromptSampler::Images PromptSampler::encode_images(
+    const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
+    const std::vector<std::vector<int64_t>>& prompt_ids) const {
+  std::vector<sp::ImageId> ids;
+  std::map<std::string, std::size_t> place_of;  // among `ids`
+  for (const Prompt& prompt : prompts) {
+    for (const PromptImage& image : prompt.images) {
+      if (place_of.try_emplace(image.hash, ids.size()).second) {
+        ids.push_back(image_id(image.hash));
+      }
+    }
+  }
+  if (ids.empty()) {
+    return {};
+  }
+  const auto rows = engine::encode_each(
+      decoder, ids,
+      image_input([this](const std::string& hash) { return pixels_of(hash); },
+                  *scorer_.image_rules(), kept_),
+      engine::make_side_stream(decoder.context().device));
+  Images images(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto spans = expanded_spans(prompt_ids[i], prompts[i].images, *scorer_.image_rules());
+    for (std::size_t k = 0; k < spans.size(); ++k) {
+      const std::string& hash = prompts[i].images[k].hash;
+      images[i].push_back({spans[k], hash,
+                           engine::split_levels(rows[place_of.at(hash)],
+                                                decoder.config().hidden_size)});
+    }
+  }
+  return images;
+}
 
 int64_t PromptSampler::fit_completions(const std::vector<Prompt>& prompts) {
   if (positions_ > 0 && positions_ < config_.max_prompt_tokens + config_.max_completion_tokens) {
@@ -40,6 +101,8 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
   options.record_routes = record_routes;
   options.max_rows = kMostRows;
   options.cache_bytes = config_.cache_mb << 20;
+  const Images images = encode_images(decoder, prompts, prompt_ids);
+  options.images = images;
   auto completions = engine::generate(decoder, prompt_ids, params, options);
   return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
 }

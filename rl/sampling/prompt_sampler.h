@@ -3,9 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/models/decoder.h"
+#include "engine/models/encode_images.h"
+#include "rl/data/record_pixels.h"
 #include "rl/sampling/prompt_scorer.h"
 
 namespace ringside::rl {
@@ -20,6 +25,11 @@ class PromptSampler {
 
   const engine::Tokenizer& tokenizer() const { return scorer_.tokenizer(); }
 
+  // Lets these prompts of data files have images, beside those of other files.
+  // files: as data_file_entries() in rl/config/data_files.h.
+  // Throws: as RecordPixels.
+  void take_images(const std::string& files, std::span<const Prompt> prompts);
+
   // Lowers rollout.max_completion_tokens to what the model's positions leave after the longest of
   // these prompts, if they leave anything; for commands whose recipe does not set it.
   // Returns the length in use. Throws: what PromptScorer::encode throws.
@@ -30,7 +40,7 @@ class PromptSampler {
   // completions bring the experts that their tokens used. Several threads compute the rewards.
   // Blocks: until all completions are sampled and scored.
   // Shapes: seeds is as long as prompts. The decoder is whole on this process.
-  // Throws: what PromptScorer::encode and engine::generate throw.
+  // Throws: what PromptScorer::encode, engine::generate and RecordPixels throw.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
                                        const std::vector<Prompt>& prompts,
                                        const std::vector<uint64_t>& seeds, double temperature,
@@ -39,7 +49,17 @@ class PromptSampler {
   const std::vector<int64_t>& stops() const { return scorer_.stops(); }
 
  private:
+  using Images = std::vector<std::vector<engine::PromptImageRows>>;
+
+  RecordPixels::Image pixels_of(const std::string& hash) const;
+  // The rows of each prompt's images.
+  Images encode_images(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
+                       const std::vector<std::vector<int64_t>>& prompt_ids) const;
+
   RolloutConfig config_;
+  DataConfig data_;
+  std::vector<std::shared_ptr<RecordPixels>> pixels_;
+  std::shared_ptr<engine::KeptRows> kept_;  // of a constant tower; null: it may change
   int64_t positions_;  // of the model; 0: not known
   PromptScorer scorer_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,8 @@ class PromptScorer {
                                       std::vector<std::vector<int64_t>> prompt_ids,
                                       std::vector<engine::Completion> completions) const;
 
+  // Rules of images; none: prompts have no images.
+  const std::optional<ImageRules>& image_rules() const { return rules_.images; }
   const std::vector<int64_t>& stops() const { return stop_ids_; }
   const engine::Tokenizer& tokenizer() const { return tokenizer_; }
 

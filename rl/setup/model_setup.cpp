@@ -178,13 +178,16 @@ engine::WeightStorage policy_storage(const Config& config) {
 }
 
 engine::WeightStorage reference_storage(const Config& config) {
-  return {.frozen = config.algorithm.reference_update_every == 0, .projections = {}};
+  return {.frozen = config.algorithm.reference_update_every == 0,
+          .projections = {},
+          .vision = vision_training(config.model.vision)};
 }
 
 engine::WeightStorage worker_storage(const Config& config) {
   const at::ScalarType compute = scalar_type(config.model.dtype);
   engine::WeightStorage storage;
   storage.frozen = at::promote_types(scalar_type(published_dtype(config)), compute) == compute;
+  storage.vision = vision_training(config.model.vision);
   return storage;
 }
 
@@ -215,6 +218,9 @@ std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::De
   const engine::ComputeContext context = compute_context(config, device);
   if (config.lora.publish == LoraPublish::kAdapter) {
     return load_policy(config, context);
+  }
+  if (!config.data.image_key.empty()) {
+    return load_starting_model(config, config.model.path, context, worker_storage(config));
   }
   return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path), context,
                                            worker_storage(config), [](engine::ParamUnit&) {});

@@ -95,7 +95,8 @@ std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
     const Config& config, const engine::ComputeContext& context);
 
 // A worker's model before its first weights: load_policy() if versions are adapters alone,
-// otherwise a model in worker_storage() whose parameters arrive with the first version.
+// otherwise a model in worker_storage() whose parameters arrive with the first version. One that
+// takes images has its starting weights, since the constant part of its tower does not arrive.
 // Throws: as load_policy().
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
 

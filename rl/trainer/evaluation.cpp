@@ -47,7 +47,11 @@ namespace {
 class EmbeddedEvaluator final : public Evaluator {
  public:
   EmbeddedEvaluator(const Config& config, const engine::ModelConfig& model)
-      : config_(config), sampler_(config, model), prompts_(config, sampler_.tokenizer()) {}
+      : config_(config), sampler_(config, model), prompts_(config, sampler_.tokenizer()) {
+    for (const HeldOutSet& held_out : prompts_.sets()) {
+      sampler_.take_images(held_out.set.files, held_out.prompts);
+    }
+  }
 
   Metrics evaluate(const engine::Decoder& policy) override {
     Metrics metrics;

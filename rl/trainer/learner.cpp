@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "rl/algorithm/adaptive.h"
-#include "rl/step/image_input.h"
+#include "rl/setup/image_input.h"
 
 namespace ringside::rl {
 namespace {
@@ -33,14 +33,15 @@ void Learner::take_images(const std::shared_ptr<RecordPixels>& pixels, const Ima
   const auto kept_of = [&](const std::string& other_path) {
     return other_path.empty() ? kept : std::make_shared<engine::KeptRows>();
   };
-  policy_.runner().take_images(image_input(pixels, rules, kept));
+  const auto pixels_of = [pixels](const std::string& hash) { return (*pixels)(hash); };
+  policy_.runner().take_images(image_input(pixels_of, rules, kept));
   if (reference_) {
     reference_->runner().take_images(
-        image_input(pixels, rules, kept_of(config_.model.reference_path)));
+        image_input(pixels_of, rules, kept_of(config_.model.reference_path)));
   }
   if (critic_) {
     critic_->runner().take_images(
-        image_input(pixels, rules, kept_of(config_.algorithm.critic.model_path)));
+        image_input(pixels_of, rules, kept_of(config_.algorithm.critic.model_path)));
   }
 }
 

@@ -189,7 +189,7 @@ void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t n
   const std::vector<const engine::Decoder*> policy = run.policy().stages();
   run.ranks().export_weights(
       run.config().lora.publish == LoraPublish::kAdapter ? engine::WeightView::adapters_of(policy)
-                                                         : engine::WeightView(policy),
+                                                         : engine::WeightView::of_changing(policy),
       source != nullptr ? source->weight_sink(version, next_step) : engine::WeightSink());
 }
 

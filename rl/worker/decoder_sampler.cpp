@@ -33,7 +33,12 @@ DecoderSampler::DecoderSampler(const Config& config, std::string worker_id)
       worker_id_(std::move(worker_id)),
       decoder_(make_worker_model(config, model_device(config, /*local_rank=*/0))),
       sampler_(config, decoder_->config()),
-      jobs_(config) {}
+      jobs_(config) {
+  sampler_.take_images(config.data.train, jobs_.prompts().prompts);
+  for (const HeldOutSet& set : jobs_.held_out().sets()) {
+    sampler_.take_images(set.set.files, set.prompts);
+  }
+}
 
 std::string DecoderSampler::install(const bridge::WeightSnapshot& snapshot) {
   install_weights(*decoder_, snapshot);

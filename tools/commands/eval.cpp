@@ -75,6 +75,7 @@ void evaluate_file(const EvalOptions& options, const rl::LoadedConfig& loaded) {
       config.eval.max_prompts < static_cast<int64_t>(prompts.size())) {
     prompts.resize(config.eval.max_prompts);
   }
+  sampler.take_images(options.data, prompts);
   fit_completions(loaded, prompts, sampler);
   std::ofstream output;
   if (!options.output.empty()) {

@@ -123,6 +123,7 @@ void generate_file(const GenerateOptions& options, const rl::LoadedConfig& loade
       config, config.model.path, rl::compute_context(config, rl::model_device(config, 0)));
   rl::PromptSampler sampler(config, decoder->config());
   const rl::PromptSet set = read_input(options, config, sampler.tokenizer());
+  sampler.take_images(options.input, set.prompts);
   fit_completions(loaded, set.prompts, sampler);
   Report report;
   report.print_text = !options.prompt.empty();
