@@ -102,8 +102,6 @@ constexpr std::array kOfTasks = {
     UnreadRule{"weights.", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.train", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.answer_key", "algorithm.task", is_rl, kRlOnly},
-    UnreadRule{"data.image_key", "algorithm.task", is_rl, kRlOnly},
-    UnreadRule{"data.max_image_pixels", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},

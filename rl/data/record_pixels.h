@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,15 +30,16 @@ class RecordPixels {
   // The files of the images of a record.
   using ReadImages = std::function<std::vector<EncodedImage>(RecordSet& records, int64_t record)>;
 
-  // files: as data_file_entries() in rl/config/data_files.h. record_of: a record that has the image,
-  // by hash. Pixels of at most max_bytes are kept.
+  // files: as data_file_entries() in rl/config/data_files.h. Pixels of at most max_bytes are kept.
   // Throws: as RecordSet.
-  RecordPixels(const std::string& files, ReadImages read,
-               std::map<std::string, int64_t, std::less<>> record_of, ImageRules rules,
+  RecordPixels(const std::string& files, ReadImages read, ImageRules rules,
                int64_t max_bytes = kKeptPixelBytes);
 
+  // Says that a record has an image.
+  void note(const std::string& hash, int64_t record);
+
   // Whether a record has the image.
-  bool has(const std::string& hash) const { return record_of_.contains(hash); }
+  bool has(const std::string& hash) const;
 
   // The image, resized as the model takes it.
   // Blocks: while its file is read and decoded, unless it is kept.
@@ -47,14 +49,21 @@ class RecordPixels {
 
  private:
   engine::ProcessedImage read(const std::string& hash);
+  std::optional<int64_t> record_of(const std::string& hash) const;
 
   std::mutex reading_;
   RecordSet records_;
   ReadImages read_;
-  std::map<std::string, int64_t, std::less<>> record_of_;
+  mutable std::mutex noting_;
+  std::map<std::string, int64_t, std::less<>> record_of_;  // a record that has the image
   ImageRules rules_;
   engine::ImageStore kept_;
 };
+
+// Whichever of these has the image reads it. Throws, when it is called: std::runtime_error when none
+// has it; as RecordPixels.
+std::function<RecordPixels::Image(const std::string& hash)> any_of(
+    std::vector<std::shared_ptr<RecordPixels>> sources);
 
 // Pixels of the images of prompts that scan_prompts() read from `files`.
 // Throws: as RecordPixels.

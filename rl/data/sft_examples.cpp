@@ -142,6 +142,31 @@ TokenizedExample tokenize_example(const SftExample& example, const engine::Token
   return result;
 }
 
+void place_images(TokenizedExample& example, std::span<const PromptImage> images,
+                  const ImageRules& rules) {
+  ExpandedPrompt expanded = expand_placeholders(example.ids, images, rules);
+  std::vector<bool> learned;
+  auto image = expanded.images.begin();
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    if (example.ids[i] != rules.image_token_id) {
+      learned.push_back(example.learned[i]);
+      continue;
+    }
+    if (example.learned[i]) {
+      throw std::invalid_argument("token " + std::to_string(i) +
+                                  " is the placeholder of an image in a completion; expected "
+                                  "images in prompts alone");
+    }
+    learned.insert(learned.end(), image->grid.tokens(rules.processor.merge), false);
+    ++image;
+  }
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    example.images.push_back({images[i].hash, expanded.images[i]});
+  }
+  example.ids = std::move(expanded.ids);
+  example.learned = std::move(learned);
+}
+
 SftLimit sft_limit(const Config& config) {
   const int64_t tokens = config.train.tokens_per_micro_batch;
   if (const int64_t ids = config.data.max_length; ids > 0) {
@@ -150,7 +175,7 @@ SftLimit sft_limit(const Config& config) {
   return {tokens + 1, 1, "train.tokens_per_micro_batch = " + std::to_string(tokens)};
 }
 
-sp::Document make_sft_document(const TokenizedExample& example) {
+sp::Document make_sft_document(const TokenizedExample& example, int64_t image_merge) {
   sp::Document document;
   for (std::size_t t = 1; t < example.ids.size(); ++t) {
     if (example.learned[t]) {
@@ -159,6 +184,9 @@ sp::Document make_sft_document(const TokenizedExample& example) {
   }
   document.ids = example.ids;
   document.ids.pop_back();
+  if (image_merge > 0) {
+    add_image_fields(document, example.images, image_merge);
+  }
   return document;
 }
 

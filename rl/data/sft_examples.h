@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "rl/data/image_fields.h"
+#include "rl/data/image_prompts.h"
 #include "rl/data/text_data.h"
 #include "sp/batch/document.h"
 
@@ -14,6 +17,7 @@ namespace ringside::rl {
 struct TokenizedExample {
   std::vector<int64_t> ids;
   std::vector<bool> learned;  // one per id; the first is false, because nothing precedes it
+  std::vector<PlacedImage> images = {};
   // Number of ids that are learned.
   int64_t learned_tokens() const;
 };
@@ -29,6 +33,11 @@ struct TokenizedExample {
 TokenizedExample tokenize_example(const SftExample& example, const engine::Tokenizer& tokenizer,
                                   const std::vector<int64_t>& eos, ChatFormat& chat);
 
+// Expands the placeholders of an example's images, in order.
+// Throws: as expand_placeholders(); std::invalid_argument for a placeholder that would be learned.
+void place_images(TokenizedExample& example, std::span<const PromptImage> images,
+                  const ImageRules& rules);
+
 // Longest document of supervised fine-tuning, in ids, and the key that says so.
 struct SftLimit {
   int64_t ids = 0;
@@ -41,7 +50,8 @@ struct SftLimit {
 SftLimit sft_limit(const Config& config);
 
 // A document with a loss entry for each learned token, at the token before it. The last id is only
-// a target.
-sp::Document make_sft_document(const TokenizedExample& example);
+// a target. image_merge: patches a side of an image's token, for a document with the fields of
+// add_image_fields(), which all documents of a run with images have; 0: without.
+sp::Document make_sft_document(const TokenizedExample& example, int64_t image_merge = 0);
 
 }  // namespace ringside::rl

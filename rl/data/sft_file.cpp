@@ -13,13 +13,30 @@ SftFile::SftFile(const std::string& files, const Config& config, const engine::T
       data_(config.data),
       limit_(sft_limit(config)),
       tokenizer_(tokenizer),
-      eos_(std::move(eos)) {}
+      eos_(std::move(eos)) {
+  if (!data_.image_key.empty()) {
+    images_ = read_image_rules(config);
+    const auto read = [data = data_](RecordSet& records, int64_t record) {
+      return sft_images(records, record, data);
+    };
+    pixels_ = std::make_shared<RecordPixels>(files, read, *images_);
+  }
+}
 
 TokenizedExample SftFile::tokenize(int64_t i) {
   const std::string place = records_.place(i);
   const SftExample example = parse_sft_example(records_.record(i), place, data_);
   try {
-    return tokenize_example(example, tokenizer_, eos_, chat_);
+    TokenizedExample tokens = tokenize_example(example, tokenizer_, eos_, chat_);
+    if (images_) {
+      std::vector<PromptImage> images;
+      for (const EncodedImage& image : sft_images(records_, i, data_)) {
+        images.push_back(describe_image(image));
+        pixels_->note(images.back().hash, i);
+      }
+      place_images(tokens, images, *images_);
+    }
+    return tokens;
   } catch (const ChatUnavailable&) {
     throw;
   } catch (const std::exception& error) {
@@ -39,6 +56,12 @@ SftFile::Read SftFile::read(int64_t i) {
     throw std::runtime_error(records_.place(i) + ": " + std::to_string(ids - limit_.uncounted) +
                              " tokens, expected at most " + limit_.key +
                              ", or data.on_overlong drop or truncate");
+  }
+  if (data_.on_overlong == OnOverlong::kTruncate && !read.example->images.empty()) {
+    throw std::runtime_error(records_.place(i) + ": " + std::to_string(ids - limit_.uncounted) +
+                             " tokens, more than " + limit_.key +
+                             ", and a document with images cannot be truncated; expected "
+                             "data.on_overlong drop, or a lower data.max_image_pixels");
   }
   read.example->ids.resize(static_cast<std::size_t>(limit_.ids));
   read.example->learned.resize(static_cast<std::size_t>(limit_.ids));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
 #include "rl/data/chat_format.h"
+#include "rl/data/record_pixels.h"
 #include "rl/data/record_set.h"
 #include "rl/data/sft_examples.h"
 
@@ -20,12 +22,18 @@ namespace ringside::rl {
 class SftFile {
  public:
   // eos: the model's end-of-sequence ids. The tokenizer must outlive the object.
-  // Throws: as RecordSet.
+  // Throws: as RecordSet; with data.image_key as read_image_rules().
   SftFile(const std::string& files, const Config& config, const engine::Tokenizer& tokenizer,
           std::vector<int64_t> eos);
 
   const RecordSet& records() const { return records_; }
   int64_t size() const { return records_.size(); }
+  // Pixels of the images of the documents read so far; null without data.image_key. They outlive
+  // this, and any thread may ask for them.
+  const std::shared_ptr<RecordPixels>& pixels() const { return pixels_; }
+  // Patches a side of an image's token; 0 without data.image_key.
+  int64_t image_merge() const { return images_ ? images_->processor.merge : 0; }
+  const std::optional<ImageRules>& image_rules() const { return images_; }
 
   struct Read {
     // Empty: dropped, as data.on_overlong says, or nothing is left to learn of it.
@@ -33,8 +41,8 @@ class SftFile {
     bool overlong = false;  // longer than sft_limit()
   };
   // Document i.
-  // Throws: std::runtime_error "FILE:LINE: ..." when it cannot be learned from, or is too long
-  // under data.on_overlong error.
+  // Throws: std::runtime_error "FILE:LINE: ..." when it cannot be learned from, is too long under
+  // data.on_overlong error, or has images and would have to be truncated.
   Read read(int64_t i);
 
  private:
@@ -46,6 +54,8 @@ class SftFile {
   SftLimit limit_;
   const engine::Tokenizer& tokenizer_;
   std::vector<int64_t> eos_;
+  std::optional<ImageRules> images_;  // with data.image_key
+  std::shared_ptr<RecordPixels> pixels_;
 };
 
 // What a look at the documents finds.

@@ -219,16 +219,27 @@ std::vector<EncodedImage> prompt_images(RecordSet& records, int64_t record,
   return record_images(records, record, members, prompt, config);
 }
 
+std::vector<EncodedImage> sft_images(RecordSet& records, int64_t record,
+                                     const DataConfig& config) {
+  const Record members = records.record(record);
+  const std::string& key =
+      members.contains(config.messages_key) ? config.messages_key : config.prompt_key;
+  return record_images(records, record, members, member(members, key, "data.prompt_key"), config);
+}
+
 SftExample parse_sft_example(const nlohmann::ordered_json& record, const std::string& place,
                              const DataConfig& config) {
   SftExample example;
   use_record(place, [&] {
     if (record.contains(config.messages_key)) {
       example.conversation = conversation_of(record, record.at(config.messages_key), config);
-      if (has_image_parts(example.conversation.messages)) {
+      if (!config.image_key.empty()) {
+        example.conversation.messages =
+            without_image_sources(std::move(example.conversation.messages));
+      } else if (has_image_parts(example.conversation.messages)) {
         throw std::invalid_argument(
-            "a message has an image or a video, which models cannot be trained on yet; expected "
-            "text");
+            "a message has an image or a video, and data.image_key is not set; expected text, or "
+            "data.image_key");
       }
     } else {
       const std::string forms = "expected {\"" + config.prompt_key + "\", \"" +

@@ -59,14 +59,18 @@ PromptFile scan_prompts(const std::string& files, const Config& config);
 std::vector<EncodedImage> prompt_images(RecordSet& records, int64_t record,
                                         const DataConfig& config);
 
+// The files of the images of a record of fine-tuning.
+// Throws: as record_images.
+std::vector<EncodedImage> sft_images(RecordSet& records, int64_t record, const DataConfig& config);
+
 // The items of scan_prompts.
 // Throws: std::runtime_error for the first problem too.
 std::vector<Prompt> read_prompts(const std::string& files, const Config& config);
 
 // The example of one record: a conversation under data.messages_key, or else a prompt and a
-// completion.
+// completion. Its images are placeholders; sft_images() has them.
 // Throws: std::runtime_error "PLACE: ..." when it is neither, is a conversation without a template,
-// or has an image.
+// or has an image without data.image_key.
 SftExample parse_sft_example(const nlohmann::ordered_json& record, const std::string& place,
                              const DataConfig& config);
 

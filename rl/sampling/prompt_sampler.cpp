@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <stdexcept>
 #include <utility>
 
 #include "engine/device/side_stream.h"
@@ -27,15 +26,6 @@ void PromptSampler::take_images(const std::string& files, std::span<const Prompt
   }
 }
 
-RecordPixels::Image PromptSampler::pixels_of(const std::string& hash) const {
-  for (const auto& pixels : pixels_) {
-    if (pixels->has(hash)) {
-      return (*pixels)(hash);
-    }
-  }
-  throw std::runtime_error("no data file has the image " + hash);
-}
-
 PromptSampler::Images PromptSampler::encode_images(
     const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
     const std::vector<std::vector<int64_t>>& prompt_ids) const {
@@ -52,9 +42,7 @@ PromptSampler::Images PromptSampler::encode_images(
     return {};
   }
   const auto rows = engine::encode_each(
-      decoder, ids,
-      image_input([this](const std::string& hash) { return pixels_of(hash); },
-                  *scorer_.image_rules(), kept_),
+      decoder, ids, image_input(any_of(pixels_), *scorer_.image_rules(), kept_),
       engine::make_side_stream(decoder.context().device));
   Images images(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {

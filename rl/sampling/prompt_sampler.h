@@ -51,7 +51,6 @@ class PromptSampler {
  private:
   using Images = std::vector<std::vector<engine::PromptImageRows>>;
 
-  RecordPixels::Image pixels_of(const std::string& hash) const;
   // The rows of each prompt's images.
   Images encode_images(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
                        const std::vector<std::vector<int64_t>>& prompt_ids) const;

@@ -33,7 +33,7 @@ void Learner::take_images(const std::shared_ptr<RecordPixels>& pixels, const Ima
   const auto kept_of = [&](const std::string& other_path) {
     return other_path.empty() ? kept : std::make_shared<engine::KeptRows>();
   };
-  const auto pixels_of = [pixels](const std::string& hash) { return (*pixels)(hash); };
+  const auto pixels_of = any_of({pixels});
   policy_.runner().take_images(image_input(pixels_of, rules, kept));
   if (reference_) {
     reference_->runner().take_images(

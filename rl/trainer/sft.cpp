@@ -10,6 +10,7 @@
 #include "rl/data/sft_batches.h"
 #include "rl/data/sft_file.h"
 #include "rl/report/stage_times.h"
+#include "rl/setup/image_input.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/column_tensors.h"
 #include "rl/step/score_documents.h"
@@ -27,11 +28,12 @@ struct SftBatch {
   int64_t tokens = 0;
 };
 
-SftBatch make_batch(std::span<const TokenizedExample> examples) {
+// image_merge: as of make_sft_document().
+SftBatch make_batch(std::span<const TokenizedExample> examples, int64_t image_merge) {
   SftBatch batch;
   int64_t learned = 0;
   for (const TokenizedExample& example : examples) {
-    batch.documents.push_back(make_sft_document(example));
+    batch.documents.push_back(make_sft_document(example, image_merge));
     batch.tokens += static_cast<int64_t>(example.ids.size());
     learned += example.learned_tokens();
   }
@@ -67,6 +69,7 @@ class HeldOutDocuments {
                                           : file_.size()) {}
 
   std::string metric() const { return set_.metric("loss"); }
+  const std::shared_ptr<RecordPixels>& pixels() const { return file_.pixels(); }
 
   // Mean negative log-likelihood of all learned tokens; the same on every rank.
   // Collective over: the world.
@@ -98,7 +101,7 @@ class HeldOutDocuments {
     std::vector<sp::Document> documents;
     for (int64_t i = begin; i < end; ++i) {
       if (const auto read = file_.read(i); read.example) {
-        documents.push_back(make_sft_document(*read.example));
+        documents.push_back(make_sft_document(*read.example, file_.image_merge()));
       }
     }
     return documents;
@@ -118,10 +121,11 @@ struct Data {
   std::optional<SftBatches> batches;
   // Of eval_sets(), if eval.every is above 0.
   std::vector<std::unique_ptr<HeldOutDocuments>> held_out;
+  int64_t image_merge = 0;  // as of SftFile
 
-  // step: finished steps, whose examples are passed over. Collective over: the world.
-  Data(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
-       int64_t step) {
+  // step: finished steps, whose examples are passed over. Lets the policy take the images of the
+  // data. Collective over: the world.
+  Data(const Config& config, const RunRanks& ranks, engine::ModelRunner& policy, int64_t step) {
     ranks.on_every([&] {
       tokenizer.emplace(
           engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json"));
@@ -134,12 +138,20 @@ struct Data {
       if (config.train.epochs > 0) {
         options.end = config.train.epochs * file->size();
       }
+      image_merge = file->image_merge();
+      std::vector<std::shared_ptr<RecordPixels>> pixels{file->pixels()};
+      const std::optional<ImageRules> rules = file->image_rules();
       batches.emplace(std::move(file), options);
       if (config.eval.every > 0) {
         for (EvalSet& set : eval_sets(config)) {
           held_out.push_back(std::make_unique<HeldOutDocuments>(config, ranks, policy, *tokenizer,
                                                                 std::move(set)));
+          pixels.push_back(held_out.back()->pixels());
         }
+      }
+      if (rules) {
+        policy.take_images(image_input(any_of(std::move(pixels)), *rules,
+                                       std::make_shared<engine::KeptRows>()));
       }
     });
   }
@@ -180,7 +192,7 @@ Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updat
 void train_sft(TrainingRun& run) {
   StageTimes times;  // what follows take() counts in the next step
   const Config& config = run.config();
-  const engine::ModelRunner& policy = run.policy().runner();
+  engine::ModelRunner& policy = run.policy().runner();
   check_loaded(run.ranks(), run.run_dir(), policy, {});
   Data data(config, run.ranks(), policy, run.state().step);
   evaluate_before_training(run, data, times);
@@ -196,7 +208,8 @@ void train_sft(TrainingRun& run) {
         continue;  // fewer documents than mini-batches are left
       }
       const SftBatch batch =
-          make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin));
+          make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin),
+                     data.image_merge);
       updates.push_back(times.time("train", [&] { return update(run, batch); }));
       tokens += batch.tokens;
     }
