@@ -3,14 +3,15 @@
 # the data of a sorting task whose demonstrations are flawed, warms a random model up on them, then
 # lets GRPO repair what they taught wrong.
 #
-# Usage: tools/quickstart.sh [--ring|--tensor|--pipeline] [--seed N] [--variant short|long] [--model dense|moe|hybrid|smollm2]
+# Usage: tools/quickstart.sh [--ring|--tensor|--pipeline] [--seed N] [--variant short|long] [--model dense|moe|hybrid|vision|smollm2]
 #   --ring     train with ring attention over two ranks; without it with Ulysses over two ranks
 #   --tensor   train with two tensor-parallel ranks
 #   --pipeline train with a pipeline of two stages
 #   --seed     of the data, the weights and the sampling; default 1
 #   --variant  short: the answer alone; long: the working first, 30 tokens and more; default short
 #   --model    dense: a Qwen3; moe: a Qwen3-MoE of 4 experts, of which each rank holds 2; hybrid: a
-#              Qwen3.5 with gated delta nets; smollm2: no random model but a pretrained one of 135M
+#              Qwen3.5 with gated delta nets; vision: a Qwen3-VL that counts squares in images
+#              (recipes/vision; no pipeline, no long variant); smollm2: no random model but a pretrained one of 135M
 #              parameters and its first task, recipes/smollm2 (1 GB, a quarter of an hour; one rank);
 #              default dense
 # Exits non-zero when the exact match on the test set rises by less than 25 points.
@@ -38,15 +39,17 @@ main() {
         option=$2
         shift
         ;;
-      *) die "unknown option '$1'; expected --ring, --tensor, --pipeline, --seed N, --variant short|long or --model dense|moe|hybrid|smollm2" ;;
+      *) die "unknown option '$1'; expected --ring, --tensor, --pipeline, --seed N, --variant short|long or --model dense|moe|hybrid|vision|smollm2" ;;
     esac
     shift
   done
   [[ $seed =~ ^[0-9]+$ ]] || die "--seed is '$seed', expected a whole number"
   [[ $variant == short || $variant == long ]] ||
     die "--variant is '$variant', expected short or long"
-  [[ $model == dense || $model == moe || $model == hybrid || $model == smollm2 ]] ||
-    die "--model is '$model', expected dense, moe, hybrid or smollm2"
+  [[ $model == dense || $model == moe || $model == hybrid || $model == vision || $model == smollm2 ]] ||
+    die "--model is '$model', expected dense, moe, hybrid, vision or smollm2"
+  [[ $model != vision || ($axis != pipeline && $variant == short) ]] ||
+    die "--model vision takes neither --pipeline nor --variant long"
   [[ $model != smollm2 || ($axis == ulysses && $variant == short) ]] ||
     die "--model smollm2 takes neither --ring, --tensor, --pipeline nor --variant"
   [[ $model != moe || $axis != pipeline ]] ||
@@ -61,7 +64,11 @@ main() {
   run=runs/quickstart-$variant-$model-$axis-seed$seed-$(date +%Y%m%d-%H%M%S)
   data=$run/data
   mkdir -p "$run"
-  python3 tools/quickstart_task.py --out "$data" --model "$model" --variant "$variant" --seed "$seed" --flawed
+  if [[ $model == vision ]]; then
+    python3 recipes/vision/make_data.py --out "$data" --seed "$seed"
+  else
+    python3 tools/quickstart_task.py --out "$data" --model "$model" --variant "$variant" --seed "$seed" --flawed
+  fi
 
   local layout=(parallel.ulysses_parallel_size=2 parallel.ringattn_parallel_size=1)
   [[ $axis == ring ]] && layout=(parallel.ulysses_parallel_size=1 parallel.ringattn_parallel_size=2)
@@ -71,6 +78,7 @@ main() {
   [[ $model == moe ]] && layout+=(parallel.expert_parallel_size=2)
   local recipe=recipes/quickstart
   [[ $variant == long ]] && recipe=recipes/quickstart_long
+  [[ $model == vision ]] && recipe=recipes/vision
 
   say "warm start: supervised fine-tuning on demonstrations of which more than half are wrong"
   build/ringside train "$recipe/sft.yaml" --run-dir "$run/sft" "seed=$seed" "${layout[@]}" \
