@@ -45,6 +45,8 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
         c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     update(u, moments_.borrow(u), learning_rate, factors);
     moments_.give_back(u);
+    // The fused kernel does not: a backward of weights that it replaced shall be an error.
+    units_[u]->flat().unsafeGetTensorImpl()->bump_version();
     units_[u]->changed();
   }
 }

@@ -59,6 +59,15 @@ TEST_CASE("AdamW equals torch.optim.AdamW over five steps, decay on matrices onl
                      golden({0.9715792138541097, 1.1212959404963734, 0.8646321981769131})) < 1e-12);
 }
 
+TEST_CASE("a backward through weights that a step has changed is refused") {
+  ParamUnit unit = make_unit();
+  AdamW optimizer({&unit}, kOptions);
+  const at::Tensor loss = unit.flat().square().sum();
+  set_gradient(unit, 0);
+  optimizer.step(0.1);
+  CHECK_THROWS_WITH(loss.backward(), Catch::Contains("modified by an inplace operation"));
+}
+
 TEST_CASE("AdamW restored through named_state continues bit for bit") {
   ParamUnit straight = make_unit(at::kFloat), resumed = make_unit(at::kFloat);
   AdamW a({&straight}, kOptions), first({&resumed}, kOptions), second({&resumed}, kOptions);
