@@ -158,6 +158,52 @@ void transfer_of_unequal_sizes(bool planted) {
   });
 }
 
+// Runs `use` on both ranks while rank 0 sends rank 1 a message: before its end if planted.
+void with_a_message(bool planted, const std::function<void(at::Tensor&, int rank)>& use) {
+  on_both_ranks([&](const TwoRankContext& context) {
+    at::Tensor message = context.ones({4}) * 2;
+    const auto work =
+        context.rank == 0 ? send(context.first, message, 1) : receive(context.first, message, 0);
+    if (!planted) {
+      work->wait();
+    }
+    use(message, context.rank);
+    work->wait();
+    device_guard().synchronizeDevice(static_cast<c10::DeviceIndex>(context.rank));
+  });
+}
+
+void message_overwritten(bool planted) {
+  with_a_message(planted, [](at::Tensor& message, int rank) {
+    if (rank == 0) {
+      message.zero_();
+    }
+  });
+}
+
+void message_read_early(bool planted) {
+  with_a_message(planted, [](at::Tensor& message, int rank) {
+    if (rank == 1) {
+      message.exp();
+    }
+  });
+}
+
+// Both ends drop their buffers; the transfer's handle, which keeps them, is dropped too.
+void message_freed(bool planted) {
+  on_both_ranks([=](const TwoRankContext& context) {
+    {
+      const at::Tensor message = context.ones({4}) * 2;
+      const auto work =
+          context.rank == 0 ? send(context.first, message, 1) : receive(context.first, message, 0);
+      if (!planted) {
+        work->wait();
+      }
+    }
+    device_guard().synchronizeDevice(static_cast<c10::DeviceIndex>(context.rank));
+  });
+}
+
 void cpu_tensor_in_a_collective(bool planted) {
   on_both_ranks([=](const TwoRankContext& context) {
     const at::Tensor x = at::ones({4});
@@ -261,6 +307,18 @@ std::vector<PlantedFault> faults_between_ranks() {
       {"transfer of unequal sizes",
        reported(Fault::kCollectiveMismatch, "receive of 3 Float from standin:0"),
        transfer_of_unequal_sizes},
+      {"message overwritten while it is sent",
+       reported(Fault::kUnorderedWrite,
+                "aten::zero_ on standin:0 default stream writes memory "
+                "and is not ordered after send [first]"),
+       message_overwritten},
+      {"message read before it has arrived",
+       reported(Fault::kUnorderedRead, "not ordered after receive [first] on standin:1"),
+       message_read_early},
+      {"message freed while it is sent",
+       reported(Fault::kFreedInUse, "is freed while send [first] on standin:0"), message_freed},
+      {"message freed while it is received",
+       reported(Fault::kFreedInUse, "is freed while receive [first] on standin:1"), message_freed},
       {"CPU tensor in a collective", thrown("expected a tensor on standin:0, got one on cpu"),
        cpu_tensor_in_a_collective},
       {"strided tensor in a collective", thrown("the tensor must be contiguous"),
