@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "engine/runner/pipeline_run.h"
+#include "tests/standin/planted_line.h"
 #include "tests/standin/sharded_outcome.h"
 #include "tests/standin/two_ranks.h"
 #include "tests/support/catch.h"
@@ -74,7 +77,7 @@ constexpr int64_t kInputs = 4;
 // Stages that add 1 forward and 2 backward, so that each message says which it is.
 class Sums final : public engine::StageWork {
  public:
-  explicit Sums(const at::TensorOptions& options, bool equal_rows = false)
+  Sums(const at::TensorOptions& options, bool equal_rows)
       : options_(options), equal_rows_(equal_rows) {}
 
   at::Tensor message(int64_t input) override { return at::empty({rows(input)}, options_); }
@@ -136,17 +139,26 @@ sp::PipelinePlan with_fault(const std::function<void(Events&)>& fault) {
   return {{}, std::move(parts), 1};
 }
 
-// What the ranks throw when rank 0 executes the plan, and rank 1 the right one.
-std::array<std::string, 2> run(const sp::PipelinePlan& plan, std::chrono::milliseconds deadline) {
+using Line = std::shared_ptr<sp::Communicator>;
+
+// What differs from the right program.
+struct Planted {
+  sp::PipelinePlan plan = two_stages();  // of rank 0
+  std::function<Line(const Line&, int rank)> line = [](const Line& line, int) { return line; };
+  bool equal_rows = false;  // all messages have one size
+};
+
+// What the ranks throw.
+std::array<std::string, 2> run(const Planted& planted, std::chrono::milliseconds deadline) {
   const sp::PipelineShape shape{2};
   return standin::run_two_ranks(
       [&](const standin::TwoRankContext& context) {
-        const auto line = sp::make_c10d_communicator(context.first);
-        Sums sums(standin::on_device(context.rank));
+        const Line line = planted.line(sp::make_c10d_communicator(context.first), context.rank);
+        Sums sums(standin::on_device(context.rank), planted.equal_rows);
         context.meet();
         {
           const standin::NoHostWaits none(context.rank, "a pass through the stages");
-          engine::run_pipeline(context.rank == 0 ? plan : two_stages(), shape, *line, sums);
+          engine::run_pipeline(context.rank == 0 ? planted.plan : two_stages(), shape, *line, sums);
         }
         TORCH_CHECK(sums.right(context.rank), "messages of other inputs arrived");
       },
@@ -167,7 +179,7 @@ std::size_t first_transfer(const Events& events, bool to_next, std::size_t from 
 
 TEST_CASE("a pass runs through two stages without a wait on the host") {
   const standin::Scope scope;
-  for (const std::string& error : run(two_stages(), std::chrono::seconds(10))) {
+  for (const std::string& error : run({}, std::chrono::seconds(10))) {
     CHECK(error == "");
   }
   CHECK(scope.text() == "");
@@ -175,12 +187,12 @@ TEST_CASE("a pass runs through two stages without a wait on the host") {
 
 TEST_CASE("planted: two transfers swapped on one rank are told by their sizes") {
   standin::Scope scope;
-  const auto errors = run(with_fault([](Events& events) {
+  const auto errors = run({with_fault([](Events& events) {
                             const std::size_t a = first_transfer(events, /*to_next=*/false);
                             const std::size_t b = first_transfer(events, false, a + 1);
                             std::swap(std::get<sp::StageTransfer>(events[a]),
                                       std::get<sp::StageTransfer>(events[b]));
-                          }),
+                          })},
                           std::chrono::milliseconds(500));
   CAPTURE(errors[0], errors[1]);
   CHECK((errors[0] + errors[1]).find("launched") != std::string::npos);
@@ -189,10 +201,10 @@ TEST_CASE("planted: two transfers swapped on one rank are told by their sizes") 
 
 TEST_CASE("planted: a transfer that one rank leaves out is a deadline that names what waits") {
   standin::Scope scope;
-  const auto errors = run(with_fault([](Events& events) {
+  const auto errors = run({with_fault([](Events& events) {
                             // The last gradient, and the run that needs it.
                             events.erase(events.end() - 2, events.end());
-                          }),
+                          })},
                           std::chrono::milliseconds(500));
   CAPTURE(errors[0], errors[1]);
   CHECK((errors[0] + errors[1]).find("send of") != std::string::npos);
@@ -204,16 +216,53 @@ TEST_CASE("planted: a receive posted where it is used stops under NCCL's rules")
   // Rank 0 sends its second input before it posts the first gradient, which rank 1 sends before it
   // takes that input.
   const auto errors =
-      run(with_fault([](Events& events) {
+      run({with_fault([](Events& events) {
             const std::size_t gradient = first_transfer(events, false);
             const auto late = events[gradient];
             events.erase(events.begin() + static_cast<std::ptrdiff_t>(gradient));
             // Behind the forward and the transfer of one more input.
             const std::size_t sent = first_transfer(events, true, gradient);
             events.insert(events.begin() + static_cast<std::ptrdiff_t>(sent) + 1, late);
-          }),
+          })},
           std::chrono::milliseconds(500));
   CAPTURE(errors[0], errors[1]);
   CHECK((errors[0] + errors[1]).find("no match within") != std::string::npos);
   CHECK(scope.text() != "");
+}
+
+TEST_CASE("planted: a message of another input, of equal size, is told by its values alone") {
+  // Neither the transport nor the pass can know it: a message carries no name.
+  for (const int faulty : {0, 1}) {
+    CAPTURE(faulty);
+    const standin::Scope scope;
+    Planted planted{.equal_rows = true};
+    planted.line = [faulty](const Line& line, int rank) -> Line {
+      return rank == faulty ? std::make_shared<standin::RepeatingLine>(line) : line;
+    };
+    const auto errors = run(planted, std::chrono::seconds(10));
+    CHECK(errors[faulty] == "");
+    CHECK(errors[1 - faulty].find("messages of other inputs arrived") != std::string::npos);
+    CHECK(scope.text() == "");
+  }
+}
+
+TEST_CASE("planted: a message that is used without waiting for its event is reported") {
+  for (const int faulty : {0, 1}) {
+    CAPTURE(faulty);
+    const standin::Scope scope;
+    Planted planted;
+    planted.line = [faulty](const Line& line, int rank) -> Line {
+      return rank == faulty ? std::make_shared<standin::UnwaitedLine>(line) : line;
+    };
+    for (const std::string& error : run(planted, std::chrono::seconds(10))) {
+      CHECK(error == "");
+    }
+    const std::vector<standin::Report> reports = scope.reports();
+    REQUIRE(!reports.empty());
+    CHECK(reports.front().fault == standin::Fault::kUnorderedRead);
+    const std::string device = "standin:" + std::to_string(faulty);
+    CAPTURE(reports.front().text);
+    CHECK(reports.front().text.find("aten::add.out on " + device) != std::string::npos);
+    CHECK(reports.front().text.find("receive [first] on " + device) != std::string::npos);
+  }
 }
