@@ -168,7 +168,8 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
                               balance_.any(),
                               balance_.aux_loss_coef * share,
                               groups_.tensors(sp::axes::kLoss),
-                              tensor_ranks()};
+                              tensor_ranks(),
+                              model_->units()};
     TrainingPass pass(live, parts, /*is_whole=*/pipeline == nullptr, outcome);
     run_plan(
         pipeline == nullptr ? sp::PipelineSchedule::kOneForwardOneBackward : pipeline->schedule,

@@ -113,9 +113,9 @@ LiveInputs::Made LiveInputs::forward(int64_t stage, int64_t input, const at::Ten
   experts.records = batch.records_routes;
   experts.counts = replayed_.of_input(input);
   Made made;
-  made.hidden_sE = decoder.forward(decoder.stage().embeds ? batch.ids_s : received_sE,
-                                   batch.positions_s, *here.attention, &experts,
-                                   image_rows(decoder, *inputs_[input].batch));
+  made.hidden_sE =
+      decoder.forward(decoder.stage().embeds ? batch.ids_s : received_sE, batch.positions_s,
+                      *here.attention, &experts, image_rows(decoder, *inputs_[input].batch));
   if (batch.records_routes && !experts.recorded_sK.empty()) {
     here.recorded.push_back(in_place(replicate_rows(experts.recorded_sLK(), batch.rows), decoder));
   }
@@ -156,7 +156,20 @@ void EvaluationPass::weight_gradient(int64_t stage, int64_t input) { backward(st
 
 TrainingPass::TrainingPass(LiveInputs& inputs, const TrainingParts& parts, bool is_whole,
                            TrainingOutcome& outcome)
-    : inputs_(inputs), parts_(parts), is_whole_(is_whole), outcome_(outcome) {}
+    : inputs_(inputs), parts_(parts), is_whole_(is_whole), outcome_(outcome) {
+  for (const ParamUnit* unit : parts.units) {
+    versions_.push_back(unit->flat()._version());
+  }
+}
+
+void TrainingPass::check_unchanged(int64_t stage, int64_t input) const {
+  for (std::size_t u = 0; u < versions_.size(); ++u) {
+    const ParamUnit& unit = *parts_.units[u];
+    TORCH_CHECK(unit.flat()._version() == versions_[u], "stages: weights of unit ", unit.name(),
+                " changed between the pass's first forward and the backward of stage ", stage,
+                " and input ", input, "; expected them to stay until its last backward");
+  }
+}
 
 void TrainingPass::finish_balance(const LoadBalance& balance) {
   const double share = 1.0 / static_cast<double>(inputs_.size());
@@ -216,6 +229,7 @@ at::Tensor TrainingPass::backward(int64_t stage, int64_t input, const at::Tensor
   auto open = open_.extract({stage, input});
   TORCH_CHECK(open, "stages: a backward of stage ", stage, " and input ", input,
               " without a forward");
+  check_unchanged(stage, input);
   Open& forward = open.mapped();
   if (input + 1 == static_cast<int64_t>(inputs_.size())) {
     parts_.sync.expect_last_backward();
@@ -242,6 +256,7 @@ at::Tensor TrainingPass::input_gradient(int64_t stage, int64_t input, const at::
   const auto found = open_.find({stage, input});
   TORCH_CHECK(found != open_.end(), "stages: a backward of stage ", stage, " and input ", input,
               " without a forward");
+  check_unchanged(stage, input);
   Open& forward = found->second;
   at::Tensor of_received;
   const at::Tensor sum = std::exchange(forward.sum, at::Tensor());
@@ -263,6 +278,7 @@ void TrainingPass::weight_gradient(int64_t stage, int64_t input) {
   auto open = open_.extract({stage, input});
   TORCH_CHECK(open && open.mapped().has_input_gradient, "stages: weights' gradients of stage ",
               stage, " and input ", input, " before the gradient of its input");
+  check_unchanged(stage, input);
   if (input + 1 == static_cast<int64_t>(inputs_.size())) {
     parts_.sync.expect_last_backward();
   }

@@ -124,6 +124,8 @@ struct TrainingParts {
   double balance_weight = 0.0;  // of the balance loss of one input in what is minimised
   std::shared_ptr<sp::Communicator> balance_ranks;  // whose routes count together
   std::shared_ptr<sp::Communicator> tensor_ranks;   // null: there is one
+  // Whose values stay as they are from the first run of the pass to the last.
+  std::vector<ParamUnit*> units = {};
 };
 
 // What it leaves beside gradients.
@@ -135,9 +137,14 @@ struct TrainingOutcome {
 };
 
 // Forward and backward passes.
+//
+// Gradients are those of the weights that the forwards read. Where weights are gathered or cast,
+// layers save copies, and autograd does not know that the master buffers have changed since. So
+// each backward compares the buffers' version counters with those at the start of the pass.
 class TrainingPass final : public StageWork {
  public:
   // All outlive it. is_whole: the model has no other stage.
+  // Its backwards throw: c10::Error when a unit of `parts` has changed since.
   TrainingPass(LiveInputs& inputs, const TrainingParts& parts, bool is_whole,
                TrainingOutcome& outcome);
   at::Tensor message(int64_t input) override { return inputs_.message(input); }
@@ -162,6 +169,10 @@ class TrainingPass final : public StageWork {
   // Ends the last run of a stage for an input.
   void finish(int64_t stage, int64_t input);
 
+  // For the backward of a stage and input.
+  // Throws: c10::Error when a unit has changed since the pass began.
+  void check_unchanged(int64_t stage, int64_t input) const;
+
   // Finishes the stage's balance.
   void finish_balance(const LoadBalance& balance);
 
@@ -169,6 +180,7 @@ class TrainingPass final : public StageWork {
   const TrainingParts& parts_;
   bool is_whole_;
   TrainingOutcome& outcome_;
+  std::vector<uint32_t> versions_;                    // of the units' buffers, when the pass began
   std::map<std::pair<int64_t, int64_t>, Open> open_;  // by stage and input
 };
 
