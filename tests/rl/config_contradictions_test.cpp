@@ -113,6 +113,25 @@ TEST_CASE("an update of routers is refused where adapters freeze them") {
   CHECK_FALSE(load_config({}, {"model.router_aux_loss_coef=-1"}).ok());
 }
 
+TEST_CASE("a vision tower is not trained with adapters, and is not in a pipeline") {
+  const auto error = [](std::vector<std::string> words) {
+    words.push_back("data.image_key=picture");
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* vision :
+       {"model.vision=frozen", "model.vision=mergers", "model.vision=trained"}) {
+    CHECK(error({vision}) == "");
+  }
+  CHECK(error({"lora.rank=4"}) == "");
+  CHECK_THAT(
+      error({"lora.rank=4", "model.vision=mergers"}),
+      Contains("model.vision: is mergers, but with lora.rank 4") && Contains("expected frozen"));
+  CHECK_THAT(error({"parallel.pipeline_parallel_size=2"}),
+             Contains("parallel.pipeline_parallel_size: is 2, but data.image_key is set"));
+  CHECK_THAT(joined(load_config({}, {"model.vision=mergers"}).errors),
+             Contains("model.vision: is mergers, but data.image_key is not set"));
+}
+
 TEST_CASE("half a set of the bridge's keys is refused") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

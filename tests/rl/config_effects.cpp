@@ -198,6 +198,12 @@ std::vector<Effect> model_effects() {
        "0.5",
        recorded,
        {"model.path=" + input_file("corrections"), "model.init=random"}},
+      {"model.vision",
+       "mergers",
+       [](const rl::Config& c) {
+         return std::to_string(static_cast<int>(rl::policy_storage(c).vision));
+       },
+       {"data.image_key=picture"}},
   };
 }
 
