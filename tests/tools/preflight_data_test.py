@@ -52,31 +52,44 @@ class PreflightData(PreflightCase):
         self.refused("data.chat_template=model", expect=("data.train", "has no default chat template"))
         self.refused("data.template_options={}", expect=("data.template_options", "expected data.chat_template model"))
 
-    def test_images_are_described_and_the_recipe_is_refused(self):
+    def test_images_are_described_and_samples_of_them_are_drawn(self):
         samples = ROOT / "tests/fuzz/corpus/image"
         for name in ("rgb.png", "exif_6.jpg"):
             (self.folder / name).write_bytes((samples / name).read_bytes())
-        placeholder = json.loads((self.model / "tokenizer.json").read_text())["model"]["vocab"]["5"]
-        self.write(self.model / "config.json", {**self.config, "model_type": "qwen2_5_vl", "image_token_id": placeholder})
-        self.write(self.model / "preprocessor_config.json",
-                   {"patch_size": 4, "size": {"shortest_edge": 64, "longest_edge": 4096}})
+        self.write_vision_model(placeholder="5")
         records = [{"prompt": "1525>", "answer": "1", "picture": ["rgb.png", "exif_6.jpg"]},
                    {"prompt": "5>", "answer": "1", "picture": "rgb.png"}]
         self.lines("train.jsonl", records)
-        text = self.refused("data.image_key=picture", expect=("data.image_key: is picture", "models do not take images yet"))
+        pictures = ("data.image_key=picture", "model.init=random")
+        text = self.accepted(*pictures)
         self.assertIn("data.train: the first prompt has 2 images; rgb.png: 10 rows of 14 pixels, resized to 8 x 16, 2 tokens; "
                       "exif_6.jpg: 14 rows of 10 pixels, resized to 16 x 8, 2 tokens", text)
         self.assertIn("at most 7 tokens", text)  # 3 of text, 2 for each image
-        for command in ("run", "train"):
-            self.refused("data.image_key=picture", expect=("models do not take images yet",), command=command)
+        run = self.ringside("run", self.recipe, *pictures, "--run-dir", self.folder / "run")
+        self.assertEqual(run[0], 0, run[1])
+        server = ("rollout.server=llama_cpp", "rollout.server_url=http://127.0.0.1:9")
+        self.refused(*pictures, *server, expect=("rollout.server: is llama_cpp, but data.image_key is set", "expected embedded"))
         self.lines("train.jsonl", [records[0], {**records[1], "picture": None}])
-        self.refused("data.image_key=picture", expect=("train.jsonl:2", "the prompt has 0 images"))
+        self.refused(*pictures, expect=("train.jsonl:2", "the prompt has 0 images"))
         (self.folder / "rgb.png").write_bytes((samples / "rgb.png").read_bytes()[:70])
         self.lines("train.jsonl", records)
-        self.refused("data.image_key=picture", expect=("train.jsonl:1", "the image is a PNG that cannot be decoded"))
+        self.refused(*pictures, expect=("train.jsonl:1", "the image is a PNG that cannot be decoded"))
         self.lines("train.jsonl", [{"prompt": [{"role": "user", "content": [{"type": "image", "image": "rgb.png"}]}], "answer": "1"}])
         self.refused("data.chat_template=model", expect=("train.jsonl:1", "data.image_key is not set"))
         self.refused("data.max_image_pixels=100", expect=("data.max_image_pixels", "data.image_key is not set"))
+
+    def write_vision_model(self, placeholder: str):
+        """The configuration of a tiny Qwen3-VL; the character `placeholder` stands for an image."""
+        vocabulary = json.loads((self.model / "tokenizer.json").read_text())["model"]["vocab"]
+        text = {**self.config, "model_type": "qwen3_vl_text",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
+        tower = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4, "temporal_patch_size": 2,
+                 "spatial_merge_size": 2, "out_hidden_size": text["hidden_size"], "num_position_embeddings": 16,
+                 "deepstack_visual_indexes": []}
+        self.write(self.model / "config.json", {"model_type": "qwen3_vl", "image_token_id": vocabulary[placeholder],
+                                                "text_config": text, "vision_config": tower})
+        self.write(self.model / "preprocessor_config.json",
+                   {"patch_size": 4, "size": {"shortest_edge": 64, "longest_edge": 4096}})
 
     def test_answers_that_no_completion_can_match_are_refused(self):
         for answer, reward, expected in (([1, 2], "math_answer", "is an array, which math_answer cannot compare"),

@@ -221,10 +221,6 @@ int check(const CheckOptions& options) {
   std::cout << std::flush;
   std::vector<std::string> notes;
   if (!pass_preflight(loaded, scope, notes)) {
-    // Images are read and described, though nothing takes them yet.
-    if (!loaded.config.data.image_key.empty()) {
-      print_all(notes);
-    }
     return kExitUsage;
   }
   print_mesh(loaded.config);
