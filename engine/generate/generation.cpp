@@ -214,8 +214,8 @@ void Generation::prefill(const std::map<Text, std::size_t>& texts) {
   }
   cache_.begin_prompts(lengths);
   const c10::Device device = decoder_.context().device;
-  const at::Tensor hidden_BE =
-      forward(ids, images.positions(device), images.rows(device)).index_select(0, tensor_of(last_rows));
+  const at::Tensor hidden_BE = forward(ids, images.positions(device), images.rows(device))
+                                   .index_select(0, tensor_of(last_rows));
   std::vector<CachedPrompt> cached = cache_.take_prompts();
   for (std::size_t i = 0; const auto& [text, completion] : texts) {
     Begun begun{std::move(cached[i]), hidden_BE.narrow(0, static_cast<int64_t>(i), 1), {}};

@@ -73,7 +73,8 @@ class Generation {
   at::Tensor tensor_of(const Ids& values) const;
   at::Tensor forward(const Ids& ids, const at::Tensor& positions, const ImageRows& images = {});
   Text text_of(std::size_t completion) const;
-  // Of a text of so many tokens that begins with the completion's prompt, and of the token after it.
+  // Of a text of so many tokens that begins with the completion's prompt, and of the token after
+  // it.
   TokenPositions positions_of(std::size_t completion, int64_t tokens) const;
   int64_t row_limit() const;
   bool has_room(int64_t bytes) const;

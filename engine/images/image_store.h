@@ -1,5 +1,5 @@
-// Store of resized images by a key of the caller's, for example the hash of an image's file, of which
-// the least recently used are dropped. Torch-free.
+// Store of resized images by a key of the caller's, for example the hash of an image's file, of
+// which the least recently used are dropped. Torch-free.
 #pragma once
 
 #include <cstdint>

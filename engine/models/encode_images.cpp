@@ -22,8 +22,7 @@ EncodedImages encode_images(const Decoder& decoder,
   }
   const std::vector<at::Tensor> host{at::cat(patches)};
   const at::Tensor patches_pF = Upload(host, decoder.context().device, upload_stream).take()[0];
-  return tower->encode(patches_pF.to(decoder.compute_dtype()), grids,
-                       decoder.activation_options());
+  return tower->encode(patches_pF.to(decoder.compute_dtype()), grids, decoder.activation_options());
 }
 
 at::Tensor join_levels(const EncodedImages& images) {

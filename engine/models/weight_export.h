@@ -32,8 +32,8 @@ class WeightView {
   explicit WeightView(const std::vector<const Decoder*>& stages);
   // The trunk's parameters, then the head's, in the master dtype.
   WeightView(const ValueModel& model);  // NOLINT(google-explicit-constructor)
-  // All parameters of this rank's stages but the parts of a vision tower that are not trained, which
-  // are those of the directory that the model began with.
+  // All parameters of this rank's stages but the parts of a vision tower that are not trained,
+  // which are those of the directory that the model began with.
   static WeightView of_changing(const std::vector<const Decoder*>& stages);
   // The adapters alone, which are whole on every rank of a stage.
   // Throws: c10::Error without adapters.

@@ -45,8 +45,7 @@ sp::ImageWork image_work(const ModelConfig& config) {
   const int64_t merged = (1 + std::ssize(c.deepstack)) * joined * (joined + config.hidden_size);
   const int64_t of_block = 4 * c.width * c.width + matrices * c.width * c.mlp;
   sp::ImageWork work;
-  work.patch =
-      2 * (c.row_size() * c.width + c.depth * of_block + merged / c.patches_of_token());
+  work.patch = 2 * (c.row_size() * c.width + c.depth * of_block + merged / c.patches_of_token());
   for (int64_t block = 0; block < c.depth; ++block) {
     (c.is_windowed(block) ? work.window_pair : work.frame_pair) += 4 * c.width;
   }

@@ -103,8 +103,8 @@ ImageRows ImageEncoder::rows(const sp::MicroBatch& batch) const {
   ImageRows rows;
   rows.place_i = at::empty({0}, indices);
   if (batch.image_plan != nullptr) {
-    const auto exchange = std::make_shared<sp::RowExchange>(
-        batch.image_plan, groups_.tensors(sp::axes::kSp), device);
+    const auto exchange =
+        std::make_shared<sp::RowExchange>(batch.image_plan, groups_.tensors(sp::axes::kSp), device);
     joined = sp::exchange_rows(joined, exchange);
     rows.place_i = exchange->place_i();
   }

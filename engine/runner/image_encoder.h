@@ -2,11 +2,11 @@
 //
 // An image is encoded on the rank that its micro-batch's plan names, and its rows go from there to
 // the ranks of its tokens in one exchange. A constant tower that is whole on the rank encodes an
-// image once for as long as its rows are kept (ImageInput::kept), so for all passes of a step. Any other tower encodes
-// the images of each micro-batch. One that is trained or sharded runs in every micro-batch, also
-// without images: its gradient sums and gathers then come in the same order on every rank. Each
-// tensor-parallel rank encodes the images of its sequence-parallel rank and keeps what belongs to
-// its rows.
+// image once for as long as its rows are kept (ImageInput::kept), so for all passes of a step. Any
+// other tower encodes the images of each micro-batch. One that is trained or sharded runs in every
+// micro-batch, also without images: its gradient sums and gathers then come in the same order on
+// every rank. Each tensor-parallel rank encodes the images of its sequence-parallel rank and keeps
+// what belongs to its rows.
 //
 // Shapes: r = rows that this rank encodes, i = tokens of images among this rank's rows, E = hidden
 // size, L = deepstack levels.
@@ -34,11 +34,10 @@ class ImageEncoder {
   // decoder: outlives it. Throws: c10::Error for a model without a vision tower.
   ImageEncoder(const Decoder& decoder, const sp::ProcessGroups& groups, ImageInput input);
 
-  // For Decoder::forward() of a micro-batch. With autograd on, the gradient of a trained tower comes
-  // back through the rows.
-  // Collective over: kSp; the shard of a sharded tower. The same in the backward of a trained one.
-  // Blocks: while pixels are read.
-  // Throws: c10::Error when an image has another grid than its document says; what `pixels` throws.
+  // For Decoder::forward() of a micro-batch. With autograd on, the gradient of a trained tower
+  // comes back through the rows. Collective over: kSp; the shard of a sharded tower. The same in
+  // the backward of a trained one. Blocks: while pixels are read. Throws: c10::Error when an image
+  // has another grid than its document says; what `pixels` throws.
   ImageRows rows(const sp::MicroBatch& batch) const;
 
  private:

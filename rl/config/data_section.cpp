@@ -24,9 +24,10 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.prompt_key", data.prompt_key, "field that holds the prompt");
   fields.text("data.answer_key", data.answer_key,
               "field that holds the answer that the reward compares with");
-  fields.text("data.image_key", data.image_key,
-              "field that holds a prompt's images: paths below the file's folder, data URIs, or in "
-              "Parquet bytes; one or a list. The model then has its vision tower; \"\" = text alone");
+  fields.text(
+      "data.image_key", data.image_key,
+      "field that holds a prompt's images: paths below the file's folder, data URIs, or in "
+      "Parquet bytes; one or a list. The model then has its vision tower; \"\" = text alone");
   fields.integer("data.max_image_pixels", data.max_image_pixels, at_least(0),
                  "images are resized to at most this many pixels; 0 = as the model's processor "
                  "says (preprocessor_config.json)");

@@ -87,8 +87,7 @@ std::vector<engine::ImageSpan> expanded_spans(std::span<const int64_t> ids,
     const auto end = std::find_if(next, next + std::min(ids.end() - next, tokens.tokens),
                                   [&](int64_t id) { return id != rules.image_token_id; });
     if (end - next != tokens.tokens) {
-      throw std::invalid_argument("image " + image.name + " has " +
-                                  std::to_string(tokens.tokens) +
+      throw std::invalid_argument("image " + image.name + " has " + std::to_string(tokens.tokens) +
                                   " tokens, of which the ids have " + std::to_string(end - next));
     }
     spans.push_back({next - ids.begin(), tokens.grid});

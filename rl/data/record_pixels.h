@@ -21,9 +21,8 @@ namespace ringside::rl {
 // Bytes of resized pixels that a process keeps.
 inline constexpr int64_t kKeptPixelBytes = int64_t{256} << 20;
 
-// An image is known by the hash of its file, PromptImage::hash, so a process decodes only those that
-// it uses.
-// Thread safety: safe from any thread; files are read one after another.
+// An image is known by the hash of its file, PromptImage::hash, so a process decodes only those
+// that it uses. Thread safety: safe from any thread; files are read one after another.
 class RecordPixels {
  public:
   using Image = engine::ImageStore::Image;
@@ -60,8 +59,8 @@ class RecordPixels {
   engine::ImageStore kept_;
 };
 
-// Whichever of these has the image reads it. Throws, when it is called: std::runtime_error when none
-// has it; as RecordPixels.
+// Whichever of these has the image reads it. Throws, when it is called: std::runtime_error when
+// none has it; as RecordPixels.
 std::function<RecordPixels::Image(const std::string& hash)> any_of(
     std::vector<std::shared_ptr<RecordPixels>> sources);
 

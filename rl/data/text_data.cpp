@@ -219,8 +219,7 @@ std::vector<EncodedImage> prompt_images(RecordSet& records, int64_t record,
   return record_images(records, record, members, prompt, config);
 }
 
-std::vector<EncodedImage> sft_images(RecordSet& records, int64_t record,
-                                     const DataConfig& config) {
+std::vector<EncodedImage> sft_images(RecordSet& records, int64_t record, const DataConfig& config) {
   const Record members = records.record(record);
   const std::string& key =
       members.contains(config.messages_key) ? config.messages_key : config.prompt_key;

@@ -34,8 +34,8 @@ class VersionDirectories {
   std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term,
                               int64_t version) const;
   // The same from a copy of the parameters in the decoder's order, so that training can continue
-  // meanwhile. Constant parts of a vision tower may be left out: they are read from the directory of
-  // the tokenizer, that of the model.
+  // meanwhile. Constant parts of a vision tower may be left out: they are read from the directory
+  // of the tokenizer, that of the model.
   std::filesystem::path write(const engine::ModelConfig& config,
                               const std::vector<engine::TensorToWrite>& tensors,
                               int64_t trainer_term, int64_t version) const;

@@ -1,5 +1,5 @@
-// Images of granted groups: which ones the prompts of a step's rollouts have, and their pixels. Every
-// rank of the trainer reads the prompts for them. Torch-free.
+// Images of granted groups: which ones the prompts of a step's rollouts have, and their pixels.
+// Every rank of the trainer reads the prompts for them. Torch-free.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ class GrantedImages {
   // Throws: std::runtime_error for the first problem of the prompts, and when none has an image.
   explicit GrantedImages(const Config& config);
 
-  // Throws: std::invalid_argument naming the rollout when its prompt's ids do not have the images of
-  // its group's prompt.
+  // Throws: std::invalid_argument naming the rollout when its prompt's ids do not have the images
+  // of its group's prompt.
   StepImages of(std::span<const bridge::Rollout> rollouts);
 
   const ImageRules& rules() const { return rules_; }

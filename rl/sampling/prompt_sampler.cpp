@@ -41,17 +41,17 @@ PromptSampler::Images PromptSampler::encode_images(
   if (ids.empty()) {
     return {};
   }
-  const auto rows = engine::encode_each(
-      decoder, ids, image_input(any_of(pixels_), *scorer_.image_rules(), kept_),
-      engine::make_side_stream(decoder.context().device));
+  const auto rows =
+      engine::encode_each(decoder, ids, image_input(any_of(pixels_), *scorer_.image_rules(), kept_),
+                          engine::make_side_stream(decoder.context().device));
   Images images(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto spans = expanded_spans(prompt_ids[i], prompts[i].images, *scorer_.image_rules());
     for (std::size_t k = 0; k < spans.size(); ++k) {
       const std::string& hash = prompts[i].images[k].hash;
-      images[i].push_back({spans[k], hash,
-                           engine::split_levels(rows[place_of.at(hash)],
-                                                decoder.config().hidden_size)});
+      images[i].push_back(
+          {spans[k], hash,
+           engine::split_levels(rows[place_of.at(hash)], decoder.config().hidden_size)});
     }
   }
   return images;

@@ -59,7 +59,7 @@ class PromptSampler {
   DataConfig data_;
   std::vector<std::shared_ptr<RecordPixels>> pixels_;
   std::shared_ptr<engine::KeptRows> kept_;  // of a constant tower; null: it may change
-  int64_t positions_;  // of the model; 0: not known
+  int64_t positions_;                       // of the model; 0: not known
   PromptScorer scorer_;
 };
 

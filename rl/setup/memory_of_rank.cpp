@@ -169,8 +169,8 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
   }
   memory.host += memory.policy.host;
   // Adapters are made last, when nothing else is beside the weights.
-  memory.loading = std::max(stages.loading(context, policy_storage(config), shape.state),
-                            memory.policy.weights);
+  memory.loading =
+      std::max(stages.loading(context, policy_storage(config), shape.state), memory.policy.weights);
   return memory;
 }
 

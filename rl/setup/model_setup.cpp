@@ -198,8 +198,7 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
 
 std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
     const Config& config, const engine::ComputeContext& context) {
-  auto stages =
-      load_starting_stages(config, config.model.path, context, policy_storage(config));
+  auto stages = load_starting_stages(config, config.model.path, context, policy_storage(config));
   if (config.lora.rank == 0) {
     return stages;
   }

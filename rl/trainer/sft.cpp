@@ -150,8 +150,8 @@ struct Data {
         }
       }
       if (rules) {
-        policy.take_images(image_input(any_of(std::move(pixels)), *rules,
-                                       std::make_shared<engine::KeptRows>()));
+        policy.take_images(
+            image_input(any_of(std::move(pixels)), *rules, std::make_shared<engine::KeptRows>()));
       }
     });
   }
@@ -207,9 +207,8 @@ void train_sft(TrainingRun& run) {
       if (part.begin == part.end) {
         continue;  // fewer documents than mini-batches are left
       }
-      const SftBatch batch =
-          make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin),
-                     data.image_merge);
+      const SftBatch batch = make_batch(
+          std::span(step.examples).subspan(part.begin, part.end - part.begin), data.image_merge);
       updates.push_back(times.time("train", [&] { return update(run, batch); }));
       tokens += batch.tokens;
     }

@@ -54,7 +54,7 @@ void add_models(TrainingRun& run, Learner& learner) {
 // Parts of one rank's training. All ranks construct them at the same time, however long that takes.
 struct Parts {
   std::optional<Learner> learner;
-  std::optional<GrantedImages> images;    // with data.image_key
+  std::optional<GrantedImages> images;  // with data.image_key
   std::optional<Evaluation> evaluation;
   std::optional<RolloutLog> rollout_log;  // rank 0's
   std::optional<StepSamples> samples;     // with log.samples
@@ -219,8 +219,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
-    StepBatch batch = make_step_batch(rollouts, config,
-                                      parts.images ? parts.images->of(rollouts) : StepImages());
+    StepBatch batch =
+        make_step_batch(rollouts, config, parts.images ? parts.images->of(rollouts) : StepImages());
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
       mini_batches = learner.collate(batch);

@@ -1,7 +1,7 @@
-// Guards: completions of prompts with images that are drawn from another distribution than the model
-// computes without a cache: positions behind an image, rows of another image, equal ids with other
-// images, texts that begin again after they left the cache. Oracle: the decoder's own forward over
-// the whole text, fp64.
+// Guards: completions of prompts with images that are drawn from another distribution than the
+// model computes without a cache: positions behind an image, rows of another image, equal ids with
+// other images, texts that begin again after they left the cache. Oracle: the decoder's own forward
+// over the whole text, fp64.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -88,9 +88,9 @@ at::Tensor scored(const Decoder& decoder, const Prompts& prompts, std::size_t i,
     }
   }
   const TokenPositions positions = token_positions(tokens, spans, 2);
-  const at::Tensor positions_3s = at::stack({at::tensor(positions.time, at::kLong),
-                                             at::tensor(positions.height, at::kLong),
-                                             at::tensor(positions.width, at::kLong)});
+  const at::Tensor positions_3s =
+      at::stack({at::tensor(positions.time, at::kLong), at::tensor(positions.height, at::kLong),
+                 at::tensor(positions.width, at::kLong)});
   const at::NoGradGuard no_grad;
   const std::vector<int64_t> lengths{tokens};
   std::unique_ptr<AttentionBackend> attention = std::make_unique<test::LocalAttention>(lengths);

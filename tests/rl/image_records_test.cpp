@@ -253,8 +253,8 @@ TEST_CASE("images in Parquet are bytes, or {bytes, path} as Hugging Face writes 
 TEST_CASE("pixels of a prompt's image are those of its file, read when they are asked for") {
   ImageFolder folder;
   const PromptSet set = folder.set({text_record("a.png"), text_record("more/b.jpg")});
-  const auto pixels =
-      prompt_pixels(folder.path("data/train.jsonl"), folder.config().data, set.prompts, *set.images);
+  const auto pixels = prompt_pixels(folder.path("data/train.jsonl"), folder.config().data,
+                                    set.prompts, *set.images);
   const PromptImage& second = set.prompts[1].images[0];
   const auto image = (*pixels)(second.hash);
   CHECK(image->grid == image_tokens(second.size, *set.images).grid);

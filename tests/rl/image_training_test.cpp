@@ -144,10 +144,9 @@ std::vector<at::Tensor> gradients_of_documents(const engine::ModelConfig& model)
                 encoded.rows_iE, encoded.deepstack_iE};
     }
     test::LocalAttention attention({tokens});
-    const at::Tensor hidden =
-        decoder.forward(at::tensor(document.ids, at::kLong),
-                        field(sp::kPositionsField, at::kInt, 3).t().contiguous(), attention,
-                        nullptr, images);
+    const at::Tensor hidden = decoder.forward(
+        at::tensor(document.ids, at::kLong),
+        field(sp::kPositionsField, at::kInt, 3).t().contiguous(), attention, nullptr, images);
     const auto& entries = document.entries;
     const at::Tensor temperature = at::ones({entries.size()}, at::kDouble);
     const engine::TokenScores scores =
@@ -191,12 +190,11 @@ TEST_CASE("gradients, the tower's among them, are those of documents one by one"
 }
 
 TEST_CASE("asynchronous Ulysses rotates by three positions, as synchronous does") {
-  check_layouts(test::tower_config(VisionFamily::kQwen3Vl),
-                {{.ulysses = 2, .async_ulysses = true},
-                 {.ring = 2, .ulysses = 2, .async_ulysses = true},
-                 {.ulysses = 2,
-                  .activations = {engine::Recompute::kSelective},
-                  .async_ulysses = true}});
+  check_layouts(
+      test::tower_config(VisionFamily::kQwen3Vl),
+      {{.ulysses = 2, .async_ulysses = true},
+       {.ring = 2, .ulysses = 2, .async_ulysses = true},
+       {.ulysses = 2, .activations = {engine::Recompute::kSelective}, .async_ulysses = true}});
 }
 
 TEST_CASE("images train alike beside experts, delta nets, tensor ranks and adapters") {

@@ -85,8 +85,8 @@ TEST_CASE("a model with images on the stand-in has the CPU's bits") {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       CAPTURE(layout.name(), dtype);
       const auto train = [&](bool on_standin) {
-        return test::train_sharded_on(
-            on_standin, layout, test::tower_config(engine::VisionFamily::kQwen3Vl), dtype, 3);
+        return test::train_sharded_on(on_standin, layout,
+                                      test::tower_config(engine::VisionFamily::kQwen3Vl), dtype, 3);
       };
       const Outcome expected = train(/*on_standin=*/false);
       const standin::Scope scope;

@@ -18,12 +18,14 @@ struct DrawnImage {
   int64_t begin, number, height, width;
 };
 
+// The hash of image `number`: its digits after zeros.
 inline std::string drawn_hash(int64_t number) {
   const std::string digits = std::to_string(number);
   return std::string(32 - digits.size(), '0') + digits;
 }
 
-// A document of `ids` whose first target is ids[first_target], with images in place of ids. merge 2.
+// A document of `ids` whose first target is ids[first_target], with images in place of ids.
+// merge 2.
 inline sp::Document image_document(std::vector<int64_t> ids, int64_t first_target,
                                    const std::vector<DrawnImage>& images) {
   std::vector<rl::PlacedImage> placed;
@@ -31,8 +33,8 @@ inline sp::Document image_document(std::vector<int64_t> ids, int64_t first_targe
     for (int64_t row = 0; row < image.height * image.width; ++row) {
       ids.at(image.begin + row) = 9;
     }
-    placed.push_back({drawn_hash(image.number),
-                      {image.begin, {1, 2 * image.height, 2 * image.width}}});
+    placed.push_back(
+        {drawn_hash(image.number), {image.begin, {1, 2 * image.height, 2 * image.width}}});
   }
   sp::Document document = rl::make_scored_document(std::move(ids), first_target);
   rl::add_image_fields(document, placed, 2);

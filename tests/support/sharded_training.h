@@ -90,8 +90,7 @@ struct ShardLayout {
                                                      : " int8") +
            (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
            (images ? " images, tower " + std::to_string(static_cast<int>(vision)) : "") +
-           (async_ulysses ? " async" : "") +
-           (shared_prefix ? "" : " unshared");
+           (async_ulysses ? " async" : "") + (shared_prefix ? "" : " unshared");
   }
 };
 
@@ -154,9 +153,8 @@ inline std::vector<std::unique_ptr<engine::Decoder>> random_stages(
     engine::RandomWeights draw(model, 3, 0.3);
     auto decoder = std::make_unique<engine::Decoder>(
         model, stage, context,
-        engine::WeightStorage{.frozen = layout.lora_rank > 0,
-                              .projections = layout.base,
-                              .vision = layout.vision},
+        engine::WeightStorage{
+            .frozen = layout.lora_rank > 0, .projections = layout.base, .vision = layout.vision},
         std::ref(draw));
     draw_corrections(*decoder);
     if (layout.lora_rank > 0) {
@@ -205,11 +203,11 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     runner.take_images(drawn_images(*model.vision));
   }
   const rl::LocalBatch local{
-      sp::collate(layout.images ? image_documents(layout.documents)
-                                : uneven_documents(layout.documents),
-                  mesh,
-                  engine::collator_options(model, layout.micro_batch_tokens, sequence,
-                                           engine::tensor_place(context))),
+      sp::collate(
+          layout.images ? image_documents(layout.documents) : uneven_documents(layout.documents),
+          mesh,
+          engine::collator_options(model, layout.micro_batch_tokens, sequence,
+                                   engine::tensor_place(context))),
       0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
