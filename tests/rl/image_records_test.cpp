@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "rl/data/prompt_set.h"
 #include "rl/data/record_images.h"
 #include "rl/data/record_pixels.h"
+#include "rl/data/sft_file.h"
 #include "rl/data/text_data.h"
 #include "rollout_bridge/base/base64.h"
 #include "tests/support/letter_tokenizer.h"
@@ -193,7 +195,7 @@ TEST_CASE("a prompt whose placeholders and images differ is refused by file and 
   }
 }
 
-TEST_CASE("a prompt with images is not cut, not sampled and not trained on") {
+TEST_CASE("a prompt with images has the ids of their tokens, and is not cut") {
   ImageFolder folder;
   const Json good = {{"prompt", "az"}, {"images", "a.png"}};
   folder.config().rollout.max_prompt_tokens = 2;
@@ -203,13 +205,24 @@ TEST_CASE("a prompt with images is not cut, not sampled and not trained on") {
   const PromptSet set = folder.set({good});
   CHECK(set.problems.empty());
   const auto tokenizer = engine::Tokenizer::load(folder.path("model/tokenizer.json"));
+  const auto ids = prompt_ids(set.prompts.at(0), prompt_rules(folder.config()), tokenizer);
+  CHECK(ids == std::vector<int64_t>{tokenizer.encode("a")[0], 27, 27});
+  const auto spans = expanded_spans(ids, set.prompts[0].images, *set.images);
+  REQUIRE(spans.size() == 1);
+  CHECK(spans[0].begin == 1);
+  CHECK(spans[0].grid == engine::PatchGrid{1, 2, 4});
+  const auto spans_of = [&](std::vector<int64_t> other) {
+    return expanded_spans(other, set.prompts[0].images, *set.images);
+  };
+  CHECK_THROWS_WITH(spans_of({1, 27, 2}), Contains("2 tokens, of which the ids have 1"));
+  CHECK_THROWS_WITH(spans_of({1, 27, 27, 27}), Contains("token 3 is the placeholder"));
+  folder.config().rollout.max_prompt_tokens = 2;
   CHECK_THROWS_WITH(prompt_ids(set.prompts.at(0), prompt_rules(folder.config()), tokenizer),
-                    Contains("has images"));
-  CHECK_THROWS_WITH(load_prompt_set(folder.data({good}), folder.config(), tokenizer),
-                    Contains("prompts with images"));
+                    Contains("has 3 tokens"));
   const Json example = {
       {"messages", {{{"role", "user"}, {"content", Json::array({part("image")})}}}}};
   folder.config().data.chat_template = ChatTemplate::kModel;
+  folder.config().data.image_key = "";
   CHECK_THROWS_WITH(parse_sft_example(example, "sft.jsonl:1", folder.config().data),
                     Contains("sft.jsonl:1: a message has an image"));
 }
@@ -267,6 +280,63 @@ TEST_CASE("pixels of a prompt's image are those of its file, read when they are 
            fs::copy_options::overwrite_existing);
   CHECK_THROWS_WITH((*pixels)(set.prompts[0].images[0].hash),
                     Contains("train.jsonl:1: ") && Contains("is not there any more"));
+}
+
+// "0z1 |z 8x16 |..." of a document: its ids, learned ones after a bar; then its images.
+std::string describe(const TokenizedExample& example) {
+  std::string text;
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    text += (example.learned[i] ? "|" : "") + std::to_string(example.ids[i]) + " ";
+  }
+  for (const PlacedImage& image : example.images) {
+    text += "[" + std::to_string(image.span.begin) + ": " + std::to_string(image.span.grid.height) +
+            " x " + std::to_string(image.span.grid.width) + "]";
+  }
+  return text;
+}
+
+TEST_CASE("documents of fine-tuning have the images of their prompts, and learn none of them") {
+  ImageFolder folder;
+  folder.config().data.max_length = 64;
+  const auto tokenizer = engine::Tokenizer::load(folder.path("model/tokenizer.json"));
+  const auto read = [&](const std::vector<Json>& records) {
+    return std::make_unique<SftFile>(folder.data(records), folder.config(), tokenizer,
+                                     std::vector<int64_t>{1});
+  };
+  const auto file = read({{{"prompt", "azb"}, {"completion", "c"}, {"images", "a.png"}},
+                          {{"prompt", "ab"}, {"completion", "c"}}});
+  const TokenizedExample with_image = *file->read(0).example;
+  const int64_t a = tokenizer.encode("a")[0], b = tokenizer.encode("b")[0];
+  const int64_t c = tokenizer.encode("c")[0], z = tokenizer.encode("z")[0];
+  const auto text = [](int64_t id) { return std::to_string(id) + " "; };
+  // 10 rows of 14 pixels become 8 x 16, which are 2 x 4 patches and 2 tokens.
+  CHECK(describe(with_image) ==
+        text(a) + text(z) + text(z) + text(b) + "|" + text(c) + "|1 " + "[1: 2 x 4]");
+  CHECK(describe(*file->read(1).example) == text(a) + text(b) + "|" + text(c) + "|1 ");
+  CHECK((*file->pixels())(with_image.images[0].hash)->grid == with_image.images[0].span.grid);
+
+  // All documents of such a file have the fields of images.
+  for (int64_t i = 0; i < 2; ++i) {
+    const sp::Document document = make_sft_document(*file->read(i).example, file->image_merge());
+    CHECK(document.fields.size() == 3);
+    CHECK(document.images.size() == static_cast<std::size_t>(i == 0 ? 1 : 0));
+  }
+
+  const auto refused = [&](const Json& record) { return read({record})->read(0); };
+  CHECK_THROWS_WITH(
+      refused({{"prompt", "az"}, {"completion", "zc"}, {"images", {"a.png", "a.png"}}}),
+      Contains("train.jsonl:1: ") && Contains("the placeholder of an image in a completion"));
+  CHECK_THROWS_WITH(refused({{"prompt", "a"}, {"completion", "c"}, {"images", "a.png"}}),
+                    Contains("train.jsonl:1: ") && Contains("1 image, and its text 0"));
+  folder.config().data.max_length = 4;
+  folder.config().data.on_overlong = OnOverlong::kTruncate;
+  CHECK_THROWS_WITH(refused({{"prompt", "azb"}, {"completion", "c"}, {"images", "a.png"}}),
+                    Contains("a document with images cannot be truncated"));
+  folder.config().data.image_key = "";
+  CHECK_THROWS_WITH(
+      refused({{"messages",
+                {{{"role", "user"}, {"content", {{{"type", "image"}, {"image", "a.png"}}}}}}}}),
+      Contains("train.jsonl:1: "));
 }
 
 }  // namespace
