@@ -50,7 +50,9 @@ class Recipes(unittest.TestCase):
         settings = ["model.init=random", f"model.path={self.folder / (f'{task}/model' if task else pathlib.PurePath(model).name)}"]
         for key in ("train", "eval", "sft"):
             path = self.last(rf"\b{key}: (\.\./\S+?\.jsonl)", texts)
-            if path:
+            if path and any("image_key:" in text for text in texts):
+                settings.append(f"data.{key}={self.data['images']}")
+            elif path:
                 made = self.folder / task / pathlib.PurePath(path).name if task else self.data[f"data.{key}"]
                 settings.append(f"data.{key}={made}")
         if any("reward: worker" in text for text in texts):  # `check` is about `run`, whose workers read prompts
@@ -76,7 +78,7 @@ class Recipes(unittest.TestCase):
         used = {word for _, inputs in recipe_commands.documented_runs() for word in inputs}
         files = {str(path.relative_to(ROOT)) for pattern in ("recipes/*/*.yaml", "configs/*/*.yaml")
                  for path in ROOT.glob(pattern)}
-        made_by_quickstart = {path for path in files if path.startswith("recipes/quickstart")}
+        made_by_quickstart = {path for path in files if path.startswith(("recipes/quickstart", "recipes/vision/"))}
         self.assertEqual(files - made_by_quickstart - used, set())
 
     def test_a_wrong_recipe_does_not_pass(self):

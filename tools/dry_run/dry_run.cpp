@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 
@@ -55,14 +56,20 @@ struct Shape {
   std::string origin;
 };
 
-Shape find_shape(const std::string& path, const fs::path& shapes) {
+Shape find_shape(const std::string& path, const fs::path& shapes,
+                 const engine::ReadOptions& options) {
   const fs::path model = fs::path(path).lexically_normal();
   if (fs::exists(model / "config.json")) {
-    return {engine::load_model_config(model), (model / "config.json").string()};
+    return {engine::load_model_config(model, options), (model / "config.json").string()};
   }
   const fs::path last = model.has_filename() ? model.filename() : model.parent_path().filename();
   if (const auto file = shape_of(last.string(), shapes)) {
-    return {engine::load_model_config(*file), file->string()};
+    return {engine::load_model_config(*file, options), file->string()};
+  }
+  if (options.vision) {
+    throw std::runtime_error("data.image_key is set, and " +
+                             (path.empty() ? "model.path is not set" : path + " is not there") +
+                             "; expected a model that takes images");
   }
   return {made_up_model(), "a made-up Qwen3, because " +
                                (path.empty() ? "model.path is not set" : path + " is not there")};
@@ -90,11 +97,34 @@ bool link_tokenizer(const std::string& model, const fs::path& dir) {
   return true;
 }
 
+// The text of a config.json with the ids of a made-up tokenizer for what stands for images.
+std::string with_image_ids(const std::string& text, const MadeUpIds& ids) {
+  auto json = nlohmann::ordered_json::parse(text);
+  json["image_token_id"] = ids.image;
+  json["video_token_id"] = ids.video;
+  json["vision_start_token_id"] = ids.vision_start;
+  json["vision_end_token_id"] = ids.vision_end;
+  return json.dump(2);
+}
+
+// The text of a preprocessor_config.json that resizes images to a few tokens.
+std::string small_processor(const engine::VisionConfig& vision) {
+  const int64_t side = vision.patch * vision.merge;
+  return nlohmann::ordered_json{
+      {"image_processor_type", "Qwen2VLImageProcessorFast"},
+      {"patch_size", vision.patch},
+      {"temporal_patch_size", vision.temporal_patch},
+      {"merge_size", vision.merge},
+      {"size", {{"shortest_edge", side * side}, {"longest_edge", 4 * side * side}}}}
+      .dump(2);
+}
+
 // Writes the model's directory. Returns its shape and appends what was changed.
 engine::ModelConfig write_model(const DryRunRequest& request, const fs::path& dir,
                                 std::vector<std::string>& lines) {
   const std::string& path = request.config.model.path;
-  const Shape shape = find_shape(path, request.shapes);
+  const bool images = !request.config.data.image_key.empty();
+  const Shape shape = find_shape(path, request.shapes, {.vision = images});
   fs::create_directory(dir);
   const bool own_tokenizer = link_tokenizer(path, dir);
   if (!own_tokenizer) {
@@ -103,7 +133,14 @@ engine::ModelConfig write_model(const DryRunRequest& request, const fs::path& di
   }
   const engine::ModelConfig small = small_model(
       shape.model, own_tokenizer ? std::nullopt : std::optional<MadeUpIds>(made_up_ids()));
-  write(dir / "config.json", engine::model_config_json(small, "float32"));
+  const std::string text = engine::model_config_json(small, "float32");
+  write(dir / "config.json",
+        images && !own_tokenizer ? with_image_ids(text, made_up_ids()) : text);
+  if (images) {
+    fs::remove(dir / "preprocessor_config.json");  // a link to the model's
+    fs::remove(dir / "processor_config.json");
+    write(dir / "preprocessor_config.json", small_processor(*small.vision));
+  }
   lines.push_back("model: " + shape.origin + "; " + describe_shrinking(shape.model, small) +
                   "; random weights");
   lines.push_back(own_tokenizer ? "tokenizer: the recipe's"
@@ -167,6 +204,11 @@ PreparedDryRun prepare_dry_run(const DryRunRequest& request) {
     }
     config.rollout.reward = small_rewards(config);
     rl::reset_unread_keys(config);  // options of rewards that are left out
+  }
+  if (request.recorded_rollouts && !config.data.image_key.empty()) {
+    throw std::runtime_error(
+        "data.image_key is set, and a dry run makes up recorded rollouts of text alone; expected "
+        "`ringside run --dry-run`, whose workers sample them");
   }
   if (request.recorded_rollouts) {
     prepared.rollouts = request.dir / "rollouts.jsonl";

@@ -124,23 +124,40 @@ std::string made_up_answer(const rl::Config& config) {
   return "4";
 }
 
+// A PNG of 32 x 32 red pixels.
+constexpr const char* kImage =
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKklEQVR42mO4o6FBU8"
+    "QwasGoBaMWjFowasGoBaMWjFowasGoBaMWDBULAIahsD0l4r5QAAAAAElFTkSuQmCC";
+
 json question(const rl::Config& config, int64_t line) {
-  const std::string text = "What is " + std::to_string(line % 7) + " + " +
-                           std::to_string(line % 5) + "? Answer with a number.";
+  std::string text = "What is " + std::to_string(line % 7) + " + " + std::to_string(line % 5) +
+                     "? Answer with a number.";
+  const bool images = !config.data.image_key.empty();
   if (config.data.chat_template == rl::ChatTemplate::kNone) {
-    return text;
+    return images ? "<|vision_start|><|image_pad|><|vision_end|>" + text : text;
   }
-  return json::array({{{"role", "user"}, {"content", text}}});
+  json content = text;
+  if (images) {
+    content = json::array({{{"type", "image"}}, {{"type", "text"}, {"text", text}}});
+  }
+  return json::array({{{"role", "user"}, {"content", content}}});
+}
+
+// A record with the image of its question, if it has one.
+std::string line_of(json record, const rl::Config& config) {
+  if (!config.data.image_key.empty()) {
+    record[config.data.image_key] = kImage;
+  }
+  return record.dump();
 }
 
 std::vector<std::string> made_up_prompts(const rl::Config& config) {
   const std::string answer = made_up_answer(config);
   std::vector<std::string> lines;
   for (int64_t line = 0; line < kDryRunLines; ++line) {
-    lines.push_back(json{
-        {config.data.prompt_key, question(config, line)},
-        {config.data.answer_key,
-         answer}}.dump());
+    lines.push_back(line_of({{config.data.prompt_key, question(config, line)},
+                             {config.data.answer_key, answer}},
+                            config));
   }
   return lines;
 }
@@ -151,11 +168,11 @@ std::vector<std::string> made_up_documents(const rl::Config& config) {
     json prompt = question(config, line);
     const std::string answer = "It is " + std::to_string(line % 7 + line % 5) + ".";
     if (prompt.is_string()) {
-      lines.push_back(
-          json{{config.data.prompt_key, prompt}, {config.data.completion_key, answer}}.dump());
+      lines.push_back(line_of(
+          {{config.data.prompt_key, prompt}, {config.data.completion_key, answer}}, config));
     } else {
       prompt.push_back({{"role", "assistant"}, {"content", answer}});
-      lines.push_back(json{{config.data.messages_key, prompt}}.dump());
+      lines.push_back(line_of({{config.data.messages_key, prompt}}, config));
     }
   }
   return lines;
@@ -166,7 +183,8 @@ using MakeLines = std::function<std::vector<std::string>(const rl::Config&)>;
 void use_small_file(std::string& path, const rl::Config& config, const MakeLines& make_lines,
                     const fs::path& file) {
   const bool exists = fs::is_regular_file(path);
-  if (exists && fs::path(path).extension() != ".jsonl") {
+  // Images are found by paths relative to the file.
+  if (exists && (fs::path(path).extension() != ".jsonl" || !config.data.image_key.empty())) {
     return;
   }
   write_lines(file, exists ? first_lines(path) : make_lines(config));

@@ -1,7 +1,9 @@
 #include "tools/dry_run/made_up_tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/tokenizer/byte_level.h"
 
@@ -9,14 +11,24 @@ namespace ringside::tools {
 namespace {
 
 constexpr int64_t kBytes = 256;
-constexpr const char* kEnd = "<|endoftext|>";
-constexpr std::array kMarkers = {kEnd,
+constexpr std::string_view kEnd = "<|endoftext|>";
+constexpr std::string_view kVisionStart = "<|vision_start|>", kVisionEnd = "<|vision_end|>";
+constexpr std::string_view kImage = "<|image_pad|>", kVideo = "<|video_pad|>";
+constexpr std::array<std::string_view, 11> kMarkers = {kEnd,
                                  "<|im_start|>",
                                  "<|im_end|>",
                                  "<|begin_of_text|>",
                                  "<|start_header_id|>",
                                  "<|end_header_id|>",
-                                 "<|eot_id|>"};
+                                 "<|eot_id|>",
+                                 kVisionStart,
+                                 kVisionEnd,
+                                 kImage,
+                                 kVideo};
+
+int64_t id_of(std::string_view marker) {
+  return kBytes + (std::ranges::find(kMarkers, marker) - kMarkers.begin());
+}
 
 }  // namespace
 
@@ -55,11 +67,21 @@ std::string made_up_tokenizer_config() {
       {"tokenizer_class", "PreTrainedTokenizerFast"},
       {"eos_token", kEnd},
       {"chat_template",
-       "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
-       "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}};
+       "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+       "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+       "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+       "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+       "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}};
   return json.dump() + "\n";
 }
 
-MadeUpIds made_up_ids() { return {kBytes + static_cast<int64_t>(kMarkers.size()), kBytes}; }
+MadeUpIds made_up_ids() {
+  return {kBytes + static_cast<int64_t>(kMarkers.size()),
+          id_of(kEnd),
+          id_of(kVisionStart),
+          id_of(kVisionEnd),
+          id_of(kImage),
+          id_of(kVideo)};
+}
 
 }  // namespace ringside::tools

@@ -11,6 +11,7 @@ namespace ringside::tools {
 namespace {
 
 constexpr int64_t kPromptTokens = 64;
+constexpr int64_t kImageTokens = 64;  // of a prompt's images, and of their places
 constexpr int64_t kCompletionTokens = 16;
 constexpr int64_t kMicroBatchTokens = 256;
 constexpr int64_t kPrompts = 4;
@@ -45,10 +46,11 @@ void shrink_experts(rl::ParallelConfig& parallel) {
                parallel.world_size() / copies / parallel.pipeline_parallel_size);
 }
 
-void shrink_rollouts(rl::RolloutConfig& rollout) {
+// images: prompts have some. They are not truncated.
+void shrink_rollouts(rl::RolloutConfig& rollout, bool images) {
   at_most(rollout.prompts_per_step, kPrompts);
   at_most(rollout.group_size, kGroup);
-  at_most(rollout.max_prompt_tokens, kPromptTokens);
+  at_most(rollout.max_prompt_tokens, kPromptTokens + (images ? kImageTokens : 0));
   at_most(rollout.max_completion_tokens, kCompletionTokens);
   at_most(rollout.num_workers, kWorkers);
   rollout.worker_threads = 1;
@@ -74,7 +76,8 @@ void shrink_train(rl::Config& config) {
   at_most(
       config.train.num_mini_batches,
       sft ? config.train.batch_size : config.rollout.prompts_per_step * config.rollout.group_size);
-  at_most(config.data.max_length, kPromptTokens + kCompletionTokens);
+  const int64_t image_tokens = config.data.image_key.empty() ? 0 : kImageTokens;
+  at_most(config.data.max_length, kPromptTokens + image_tokens + kCompletionTokens);
   config.data.on_overlong = rl::OnOverlong::kTruncate;
   at_most(config.model.mlp_tile_tokens, kMicroBatchTokens / 4);
   at_most(config.optimizer.warmup_steps, 1);
@@ -104,7 +107,7 @@ rl::Config small_config(const rl::Config& config, int64_t max_ranks) {
   at_most(small.lora.rank, 4);
   small.lora.path = "";
   small.bridge = {};
-  shrink_rollouts(small.rollout);
+  shrink_rollouts(small.rollout, !small.data.image_key.empty());
   shrink_algorithm(small);
   shrink_train(small);
   shrink_outputs(small);

@@ -16,6 +16,7 @@ constexpr int64_t kIntermediate = 96;
 constexpr int64_t kExperts = 8;
 constexpr int64_t kExpertIntermediate = 32;
 constexpr int64_t kEveryEos = 8;
+constexpr int64_t kPatchPositions = 16;
 
 // Of heads that RoPE turns in part, the same part.
 int64_t shrunk_rotary_dim(const engine::ModelConfig& model, int64_t head_dim) {
@@ -68,6 +69,21 @@ void set_end_ids(engine::ModelConfig& small, const std::optional<MadeUpIds>& ids
   small.eos_token_ids = std::move(ends);
 }
 
+// A tower of two blocks and at most one deepstack level, for patches of the model's size. head_dim:
+// that the small model's RoPE turns.
+void shrink_vision(engine::VisionConfig& vision, int64_t head_dim) {
+  vision.depth = std::min(vision.depth, kLayers);
+  vision.heads = 2;
+  vision.width = vision.heads * kHeadDim;
+  vision.mlp = kHidden;
+  vision.full_blocks.assign(vision.full_blocks.empty() ? 0 : 1, vision.depth - 1);
+  vision.deepstack.resize(std::min<std::size_t>(vision.deepstack.size(), 1));
+  std::fill(vision.deepstack.begin(), vision.deepstack.end(), 0);
+  vision.positions = std::min(vision.positions, kPatchPositions);
+  const int64_t pairs = head_dim / 2;
+  vision.rope.sizes = {pairs - pairs / 3 * 2, pairs / 3, pairs / 3};
+}
+
 // A size of a model and of the small one.
 struct Change {
   const char* name;
@@ -83,7 +99,9 @@ struct Change {
 engine::ModelConfig small_model(const engine::ModelConfig& model,
                                 const std::optional<MadeUpIds>& ids) {
   engine::ModelConfig small = model;
-  small.on_disk = {};
+  if (!model.vision) {  // a multimodal model's config.json keeps its form
+    small.on_disk = {};
+  }
   const int64_t queries_per_key = model.num_attention_heads / model.num_key_value_heads;
   const bool square = model.hidden_size == model.num_attention_heads * model.head_dim;
   small.blocks = small_blocks(model);
@@ -97,6 +115,9 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
   shrink_experts(small.experts);
   small.attention.rotary_dim = shrunk_rotary_dim(model, small.head_dim);
   cut_factors(small.rope_scaling, small.rope().head_dim);
+  if (small.vision) {
+    shrink_vision(*small.vision, small.rope().head_dim);
+  }
   if (ids) {
     small.vocab_size = ids->vocab_size;
     small.bos_token_id.reset();
