@@ -101,7 +101,8 @@ class Lifecycle(unittest.TestCase):
                                  ("pipeline_parallel", "tensor_parallel", "data_parallel_shard"))
         for layouts in ((stages, one, stages), (tensor, shard, one, tensor)):
             with self.subTest(layouts=layouts):
-                self.run_dir = self.folder / layouts[0][0].split("=")[0]
+                # Without its dots, of which with_suffix() below would take what differs.
+                self.run_dir = self.folder / layouts[0][0].split("=")[0].replace(".", "-")
                 exact = ["model.dtype=float64", "optimizer.learning_rate=1e-3"]
                 run = self.start("train.steps=100000", *exact, *layouts[0])
                 self.wait_for_steps(3)
