@@ -40,15 +40,14 @@ engine::ProcessedImage RecordPixels::read(const std::string& hash) {
     place = records_.place(*record);
     images = read_(records_, *record);
   }
-  for (const EncodedImage& image : images) {
-    if (describe_image(image).hash != hash) {
-      continue;
+  try {
+    for (const EncodedImage& image : images) {
+      if (describe_image(image).hash == hash) {
+        return engine::process_image(engine::decode_image(image.bytes), rules_.processor);
+      }
     }
-    try {
-      return engine::process_image(engine::decode_image(image.bytes), rules_.processor);
-    } catch (const std::exception& error) {
-      throw std::runtime_error(place + ": " + image.name + ": " + error.what());
-    }
+  } catch (const std::exception& error) {
+    throw std::runtime_error(place + ": " + error.what());
   }
   throw std::runtime_error(place + ": the image " + hash +
                            " is not there any more; its file was changed while the run goes on");
