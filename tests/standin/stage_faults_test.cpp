@@ -350,7 +350,10 @@ TEST_CASE("planted: hidden states or a gradient of another input are told by oth
   // compares them.
   const Planted repeating{
       .line = [](const Line& line) { return std::make_shared<RepeatingLine>(line); }};
-  const auto right = run({}, 0, {});
+  const auto right = [] {
+    const Scope scope;
+    return run({}, 0, {});
+  }();
   for (const int64_t faulty : {0, 1}) {
     CAPTURE(faulty);
     const Scope scope;

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tests/support/catch.h"
-#include "tests/support/close.h"
 #include "tests/support/local_attention.h"
 #include "tests/support/standin/standin.h"
 #include "tests/support/tiny_tower.h"
@@ -80,9 +79,7 @@ TEST_CASE("a model with images computes the same on a device, and its host never
       const std::vector<at::Tensor> expected = train(here, inputs);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         CAPTURE(i);
-        // LibTorch chooses another kernel of attention there.
-        const double size = 1 + expected[i].abs().max().item<double>();
-        CHECK(test::max_abs_diff(found[i].cpu(), expected[i]) < 1e-13 * size);
+        CHECK(found[i].cpu().equal(expected[i]));
       }
     }
   }
