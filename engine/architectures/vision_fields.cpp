@@ -153,6 +153,22 @@ RopeSections read_sections(const JsonObject& text, const MultimodalType& type,
   return sections;
 }
 
+// Sets the sections of RoPE where the file names them: beside the text's fields or in text_config.
+void write_sections(const RopeSections& sections, nlohmann::ordered_json& json) {
+  std::vector<nlohmann::ordered_json*> places{&json};
+  if (json.contains("text_config")) {
+    places.push_back(&json["text_config"]);
+  }
+  for (nlohmann::ordered_json* fields : places) {
+    for (const char* block : {"rope_scaling", "rope_parameters"}) {
+      if (fields->contains(block) && fields->at(block).is_object() &&
+          fields->at(block).contains(kSections)) {
+        fields->at(block)[kSections] = sections.sizes;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 VisionConfig read_vision_fields(const JsonObject& json, const JsonObject& text,
@@ -207,6 +223,7 @@ void write_vision_fields(const ModelConfig& model, const std::string& dtype,
       vision[key] = dtype;
     }
   }
+  write_sections(c.rope, json);
 }
 
 }  // namespace ringside::engine

@@ -134,8 +134,7 @@ engine::ModelConfig write_model(const DryRunRequest& request, const fs::path& di
   const engine::ModelConfig small = small_model(
       shape.model, own_tokenizer ? std::nullopt : std::optional<MadeUpIds>(made_up_ids()));
   const std::string text = engine::model_config_json(small, "float32");
-  write(dir / "config.json",
-        images && !own_tokenizer ? with_image_ids(text, made_up_ids()) : text);
+  write(dir / "config.json", images && !own_tokenizer ? with_image_ids(text, made_up_ids()) : text);
   if (images) {
     fs::remove(dir / "preprocessor_config.json");  // a link to the model's
     fs::remove(dir / "processor_config.json");

@@ -125,7 +125,7 @@ std::string made_up_answer(const rl::Config& config) {
 }
 
 // A PNG of 32 x 32 red pixels.
-constexpr const char* kImage =
+constexpr const char* kRedImage =
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKklEQVR42mO4o6FBU8"
     "QwasGoBaMWjFowasGoBaMWjFowasGoBaMWDBULAIahsD0l4r5QAAAAAElFTkSuQmCC";
 
@@ -146,7 +146,7 @@ json question(const rl::Config& config, int64_t line) {
 // A record with the image of its question, if it has one.
 std::string line_of(json record, const rl::Config& config) {
   if (!config.data.image_key.empty()) {
-    record[config.data.image_key] = kImage;
+    record[config.data.image_key] = kRedImage;
   }
   return record.dump();
 }
@@ -155,9 +155,9 @@ std::vector<std::string> made_up_prompts(const rl::Config& config) {
   const std::string answer = made_up_answer(config);
   std::vector<std::string> lines;
   for (int64_t line = 0; line < kDryRunLines; ++line) {
-    lines.push_back(line_of({{config.data.prompt_key, question(config, line)},
-                             {config.data.answer_key, answer}},
-                            config));
+    lines.push_back(line_of(
+        {{config.data.prompt_key, question(config, line)}, {config.data.answer_key, answer}},
+        config));
   }
   return lines;
 }

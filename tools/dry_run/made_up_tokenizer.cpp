@@ -15,16 +15,16 @@ constexpr std::string_view kEnd = "<|endoftext|>";
 constexpr std::string_view kVisionStart = "<|vision_start|>", kVisionEnd = "<|vision_end|>";
 constexpr std::string_view kImage = "<|image_pad|>", kVideo = "<|video_pad|>";
 constexpr std::array<std::string_view, 11> kMarkers = {kEnd,
-                                 "<|im_start|>",
-                                 "<|im_end|>",
-                                 "<|begin_of_text|>",
-                                 "<|start_header_id|>",
-                                 "<|end_header_id|>",
-                                 "<|eot_id|>",
-                                 kVisionStart,
-                                 kVisionEnd,
-                                 kImage,
-                                 kVideo};
+                                                       "<|im_start|>",
+                                                       "<|im_end|>",
+                                                       "<|begin_of_text|>",
+                                                       "<|start_header_id|>",
+                                                       "<|end_header_id|>",
+                                                       "<|eot_id|>",
+                                                       kVisionStart,
+                                                       kVisionEnd,
+                                                       kImage,
+                                                       kVideo};
 
 int64_t id_of(std::string_view marker) {
   return kBytes + (std::ranges::find(kMarkers, marker) - kMarkers.begin());
@@ -71,7 +71,8 @@ std::string made_up_tokenizer_config() {
        "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
        "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
        "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
-       "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}};
+       "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt "
+       "%}<|im_start|>assistant\n{% endif %}"}};
   return json.dump() + "\n";
 }
 

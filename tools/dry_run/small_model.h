@@ -18,9 +18,10 @@ struct MadeUpIds {
 
 // The first 2 layers and the first layer of each further kind; heads of at most 16 components, 2
 // key-value heads, an MLP of 96, 8 experts, and a hidden size of 64, or that of all heads where the
-// model's is; of a vision tower two blocks. Kept are the architecture, the ratio of query to key-value heads, tied embeddings,
-// biases, norms, RoPE and the positions, and the vocabulary unless `ids` replaces it. Every eighth
-// id ends a completion, so that lengths of random completions differ.
+// model's is; of a vision tower two blocks. Kept are the architecture, the ratio of query to
+// key-value heads, tied embeddings, biases, norms, RoPE and the positions, and the vocabulary
+// unless `ids` replaces it. Every eighth id ends a completion, so that lengths of random
+// completions differ.
 engine::ModelConfig small_model(const engine::ModelConfig& model,
                                 const std::optional<MadeUpIds>& ids);
 
