@@ -92,6 +92,7 @@ void visit_fields(Value& value, Visit visit) {
 
 // Takes every field. No lambda: with one, clang 14 finds the concept true of every type.
 struct TakesField {
+  // Of any type; does nothing.
   template <class Field>
   void operator()(const char* /*name*/, const Field& /*field*/) const {}
 };
