@@ -8,6 +8,9 @@ namespace {
 
 using nlohmann::json;
 
+// Of a side of an image; bounds the product of two sides.
+constexpr int64_t kMostPatches = 1 << 20;
+
 Error invalid(const std::string& detail) { return Error{Reason::kInvalidField, detail}; }
 Error malformed(const std::string& detail) { return Error{Reason::kMalformed, detail}; }
 
@@ -52,6 +55,43 @@ Status check_spans(const GenerateResult& result) {
   }
   return invalid("the spans of weights end at " + std::to_string(next) + " of " +
                  std::to_string(count) + " tokens");
+}
+
+Status check_image(const RequestImage& image, const std::string& name, int64_t from,
+                   int64_t prompt) {
+  if (image.id.empty()) {
+    return invalid(name + ".id is empty");
+  }
+  if (image.begin < from || image.tokens < 1 || image.tokens > prompt - image.begin) {
+    return invalid(name + " has " + std::to_string(image.tokens) + " tokens from " +
+                   std::to_string(image.begin) + "; expected 1 or more within [" +
+                   std::to_string(from) + ", " + std::to_string(prompt) + ")");
+  }
+  const auto numbers = image.patches ? image.patches->size() : std::size_t{0};
+  const bool grid = image.grid_height >= 1 && image.grid_width >= 1 &&
+                    image.grid_height <= kMostPatches && image.grid_width <= kMostPatches;
+  if (!grid || numbers == 0 ||
+      numbers % static_cast<std::size_t>(image.grid_height * image.grid_width) != 0) {
+    return invalid(name + " has " + std::to_string(numbers) + " numbers for " +
+                   std::to_string(image.grid_height) + " x " + std::to_string(image.grid_width) +
+                   " patches; expected rows of equal length");
+  }
+  return Success{};
+}
+
+// Images follow each other in the prompt and do not overlap.
+Status check_images(const GenerateRequest& request) {
+  int64_t from = 0;
+  for (std::size_t i = 0; i < request.images.size(); ++i) {
+    const RequestImage& image = request.images[i];
+    const Status status = check_image(image, element("images", i), from,
+                                      static_cast<int64_t>(request.prompt_ids.size()));
+    if (!status) {
+      return status;
+    }
+    from = image.begin + image.tokens;
+  }
+  return Success{};
 }
 
 }  // namespace
@@ -190,7 +230,8 @@ Status check_request(const GenerateRequest& request, int64_t vocab_size) {
   if (request.cache_salt.empty()) {
     return invalid("cache_salt is empty; expected a weight version");
   }
-  return check_settings(request.sampling);
+  const Status images = check_images(request);
+  return images ? check_settings(request.sampling) : images;
 }
 
 }  // namespace ringside::bridge

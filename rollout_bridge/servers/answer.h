@@ -31,8 +31,8 @@ Result<std::vector<float>> read_logprobs(const nlohmann::json& value, const std:
 // least one unless aborted or error (kInvalidField). Spans cover all ids in order (kInvalidField).
 Status check_result(const GenerateResult& result, const GenerateRequest& request);
 
-// Checks the ranges stated at GenerateRequest; the error names the field. Ids must be below
-// `vocab_size`.
+// Checks the ranges stated at GenerateRequest and RequestImage; the error names the field. Ids must
+// be below `vocab_size`.
 // Errors: kInvalidField.
 Status check_request(const GenerateRequest& request, int64_t vocab_size);
 // Checks the ranges stated at SamplingSettings, and that every setting that a Rollout cannot state

@@ -76,6 +76,9 @@ Result<GenerateResult> HttpServer::generate(const GenerateRequest& request) {
       return status.error();
     }
   }
+  if (!request.images.empty() && !capabilities().images) {
+    return Error{Reason::kUnsupported, options_.url + ": it does not take images"};
+  }
   const Deadline deadline = in(options_.generate_deadline);
   auto pause = options_.first_pause;
   for (int i = 0;; ++i) {

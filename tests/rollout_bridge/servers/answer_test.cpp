@@ -41,6 +41,31 @@ TEST_CASE("servers: a request out of range is refused, and nothing is sent") {
   refused("top_k", [](GenerateRequest& r) { r.sampling.top_k = -1; });
 }
 
+TEST_CASE("servers: an image out of its prompt or of another shape is refused") {
+  const auto refused = [](const std::string& why, const auto& edit) {
+    auto request = request_at(1.0, {});
+    const auto patches = std::make_shared<std::vector<float>>(8);
+    request.images = {{"a", 0, 1, 1, 2, patches}, {"b", 1, 2, 2, 2, patches}};
+    REQUIRE(check_request(request, 1000));
+    edit(request.images);
+    const Status status = check_request(request, 1000);
+    REQUIRE_FALSE(status);
+    CHECK(status.error().reason == Reason::kInvalidField);
+    CHECK_THAT(status.error().detail, Catch::Contains(why));
+  };
+  using Images = std::vector<RequestImage>;
+  refused("images[1].id is empty", [](Images& i) { i[1].id.clear(); });
+  refused("images[1] has 2 tokens from 0; expected 1 or more within [1, 3)",
+          [](Images& i) { i[1].begin = 0; });
+  refused("images[0] has 1 tokens from -1", [](Images& i) { i[0].begin = -1; });
+  refused("images[1] has 3 tokens", [](Images& i) { i[1].tokens = 3; });
+  refused("images[0] has 0 tokens", [](Images& i) { i[0].tokens = 0; });
+  refused("images[1] has 8 numbers for 3 x 2 patches", [](Images& i) { i[1].grid_height = 3; });
+  refused("8 numbers for 0 x 2 patches", [](Images& i) { i[1].grid_height = 0; });
+  refused("patches", [](Images& i) { i[1].grid_height = int64_t{1} << 62; });
+  refused("has 0 numbers", [](Images& i) { i[0].patches.reset(); });
+}
+
 TEST_CASE("servers: a load needs an absolute path and a version") {
   ServerOptions options;
   options.url = "http://127.0.0.1:1";

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <numeric>
+#include <tuple>
+
 #include "tests/rollout_bridge/servers/contract.h"
 
 namespace ringside::bridge::test {
@@ -309,6 +312,97 @@ TEST_CASE("vllm: a server without run-time adapters is named, and nothing is sam
   CHECK_THAT(loaded.error().detail, Catch::Contains("VLLM_ALLOW_RUNTIME_LORA_UPDATING"));
   CHECK_FALSE(client.generate(request_at(0.7, {9})));
   CHECK(client.load_adapter("w/adapter", 6).error().reason == Reason::kInvalidField);
+}
+
+VllmServer make_vllm_for_images(ServerOptions options) {
+  options.images = true;
+  return {std::move(options), "M"};
+}
+
+std::vector<Exchange> image_script() {
+  return joined(joined(exchanges("vllm", "connect_processed"), exchanges("vllm", "probe_images")),
+                exchanges("vllm", "generate_images"));
+}
+
+// The request behind "generate_images": an image of 2 x 2 patches, one token.
+GenerateRequest request_with_image() {
+  auto request = request_at(0.7, {9});
+  request.prompt_ids = {1, 60, 3};
+  auto patches = std::make_shared<std::vector<float>>(24);
+  std::iota(patches->begin(), patches->end(), 0.0F);
+  request.images = {{"ab12", 1, 1, 2, 2, patches}};
+  return request;
+}
+
+TEST_CASE(
+    "vllm: a prompt with images is sent as token ids, and its patch rows as vLLM packs them") {
+  const auto result = generate_against(image_script(), make_vllm_for_images, request_with_image());
+  INFO((result ? "" : result.error().detail));
+  REQUIRE(result);
+  CHECK(result.value().completion_ids == std::vector<int64_t>{5, 6, 9});
+  CHECK(result.value().logprobs == std::vector<float>{-0.5F, -1.25F, -2.0F});
+  CHECK(result.value().finish_reason == FinishReason::kStop);
+}
+
+TEST_CASE("vllm: a server asked for text alone is not probed for images, and refuses them") {
+  ExchangeServer server(exchanges("vllm", "connect_processed"));
+  VllmServer client = make_vllm(server.options());
+  REQUIRE(client.connect());
+  CHECK_FALSE(client.capabilities().images);
+  const auto refused = client.generate(request_with_image());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().reason == Reason::kUnsupported);
+  CHECK_THAT(refused.error().detail, Catch::Contains("does not take images"));
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: a server without the route for images is refused at connect") {
+  const auto probe = exchanges("vllm", "probe_images");
+  const auto connect = exchanges("vllm", "connect_processed");
+  for (const auto& [status, reason, why] :
+       {std::tuple{404, Reason::kUnsupported, "this route of vLLM 0.24"},
+        std::tuple{200, Reason::kMalformed, "not one choice"}}) {
+    ExchangeServer server(joined(connect, answering(probe, status, "{}")));
+    VllmServer client = make_vllm_for_images(server.options());
+    const Status connected = client.connect();
+    REQUIRE_FALSE(connected);
+    CHECK(connected.error().reason == reason);
+    CHECK_THAT(connected.error().detail, Catch::Contains(why));
+    CHECK_FALSE(client.capabilities().images);
+    CHECK(server.differences() == "");
+  }
+}
+
+TEST_CASE("vllm: an answer to a prompt with images that does not hold is refused") {
+  const auto refused = [](Reason reason, const std::string& why, const Edit& edit) {
+    check_refused(image_script(), make_vllm_for_images, request_with_image(), reason, why, edit);
+  };
+  const auto content = [](json& a) -> json& { return choice(a)["logprobs"]["content"]; };
+  refused(Reason::kMalformed, "no token_ids", [](json& a) { choice(a).erase("token_ids"); });
+  refused(Reason::kMalformed, "logprobs.content", [](json& a) { choice(a).erase("logprobs"); });
+  refused(Reason::kMalformed, "each of 3", [&](json& a) { content(a).erase(2); });
+  refused(Reason::kMalformed, "not those of token_ids",
+          [&](json& a) { content(a)[1]["token"] = "token_id:5"; });
+  refused(Reason::kInvalidField, "content[1].logprob",
+          [&](json& a) { content(a)[1].erase("logprob"); });
+  refused(Reason::kInvalidField, "-9999", [&](json& a) { content(a)[1]["logprob"] = -9999.0; });
+  refused(Reason::kInvalidField, "token_ids[0]", [](json& a) { choice(a)["token_ids"][0] = 1000; });
+  refused(Reason::kMalformed, "finish_reason",
+          [](json& a) { choice(a)["finish_reason"] = nullptr; });
+  refused(Reason::kMalformed, "not one choice", [](json& a) { a["choices"] = json::array(); });
+}
+
+TEST_CASE("vllm: an aborted sample of a prompt with images has no token") {
+  const auto result = generate_against(edited(image_script(),
+                                              [](json& a) {
+                                                choice(a)["finish_reason"] = "abort";
+                                                choice(a)["token_ids"] = json::array();
+                                                choice(a)["logprobs"] = nullptr;
+                                              }),
+                                       make_vllm_for_images, request_with_image());
+  REQUIRE(result);
+  CHECK(result.value().finish_reason == FinishReason::kAborted);
+  CHECK(result.value().completion_ids.empty());
 }
 
 }  // namespace
