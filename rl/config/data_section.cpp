@@ -64,6 +64,28 @@ void add_data_section(FieldList& fields, DataConfig& data) {
                             "text_prompts", "on_overlong"});
 }
 
+// What inference servers cannot do for prompts with images.
+void check_served_images(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.data.image_key.empty() || c.algorithm.task == Task::kSft) {
+    return;
+  }
+  const RolloutServer server = c.rollout.server;
+  if (server != RolloutServer::kEmbedded && server != RolloutServer::kVllm) {
+    mistakes.push_back({"rollout.server", "is " + std::string(to_string(server)) +
+                                              ", but data.image_key is set, and images can be "
+                                              "sent to vllm alone; expected embedded or vllm"});
+  }
+  const ServerWeights weights = c.rollout.server_options.weights;
+  if (server == RolloutServer::kVllm && c.model.vision != VisionPart::kTrained &&
+      (weights == ServerWeights::kPull || weights == ServerWeights::kEngine)) {
+    mistakes.push_back({"rollout.server_options.weights",
+                        "is " + std::string(to_string(weights)) + ", but with model.vision " +
+                            std::string(to_string(c.model.vision)) +
+                            " not all of the model is published, and what a server fetches must "
+                            "be whole; expected auto or disk, or model.vision trained"});
+  }
+}
+
 void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
   if (!c.data.template_options.empty() && c.data.chat_template != ChatTemplate::kModel) {
     mistakes.push_back(
@@ -77,6 +99,7 @@ void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
         {"data.max_image_pixels", "is " + std::to_string(c.data.max_image_pixels) +
                                       ", but data.image_key is not set: no prompt has an image"});
   }
+  check_served_images(c, mistakes);
   if (c.data.chat_template != ChatTemplate::kNone) {
     return;
   }

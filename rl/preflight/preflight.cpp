@@ -81,12 +81,6 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   PreflightScope live = scope;  // with rollouts from elsewhere no worker samples
   live.workers_here = scope.workers_here && !scope.brings_rollouts;
   const bool samples = live.workers_here || config.eval.every > 0;
-  if (!config.data.image_key.empty() && config.rollout.server != RolloutServer::kEmbedded) {
-    report.mistakes.push_back(
-        {"rollout.server", "is " + std::string(to_string(config.rollout.server)) +
-                               ", but data.image_key is set and images cannot be sent to servers "
-                               "yet; expected embedded"});
-  }
   const ModelFiles files = check_model_files(config, samples, report);
   check_training_settings(config, scope, report);
   if (live.workers_here && uses_own_workers(config) && !config.data.train.empty()) {

@@ -40,6 +40,7 @@ bridge::ServerOptions server_options(const Config& config, int64_t vocab_size) {
   options.generate_deadline = from_seconds(from.request_timeout_s);
   options.pause_deadline = from_seconds(from.load_timeout_s);
   options.load_deadline = from_seconds(from.load_timeout_s);
+  options.images = !config.data.image_key.empty();
   options.again_after_close = false;  // the weights are verified before a request is retried
   return options;
 }

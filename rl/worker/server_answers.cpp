@@ -59,6 +59,9 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
   if (result.logprobs_complete) {
     return true;
   }
+  if (!jobs_.of(answer.sample).prompt.images.empty()) {
+    return false;  // our decoder scores text alone here
+  }
   const RolloutConfig& rollout = config_.rollout;
   if (rollout.top_p != 1 || rollout.top_k != 0 ||
       rollout.server_options.pause == ServerPause::kKeep) {

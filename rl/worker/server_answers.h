@@ -23,10 +23,9 @@ class ServerAnswers {
 
   // One rollout per answer, with its rewards. An answer without version spans was sampled under
   // `version`. Log-probs that the server could not give are recomputed if our decoder can do so:
-  // the sampled distribution must be the model's at some temperature, and the whole completion of
-  // one version. Otherwise the sample has failed, as it has if its routed experts do not fit the
-  // model.
-  // Blocks: until all rewards are computed.
+  // the sampled distribution must be the model's at some temperature, the whole completion of
+  // one version, and the prompt without images. Otherwise the sample has failed, as it has if its
+  // routed experts do not fit the model. Blocks: until all rewards are computed.
   std::vector<bridge::Rollout> rollouts(std::vector<ServedAnswer> answers, int64_t version) const;
 
   // A sample that could not be made under `version`.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "rl/setup/model_setup.h"
 #include "rl/setup/shared_settings.h"
 #include "rl/worker/make_server.h"
+#include "rl/worker/request_images.h"
 #include "rl/worker/request_pool.h"
 #include "rl/worker/run_loop.h"
 #include "rl/worker/served_weights.h"
@@ -58,6 +60,11 @@ std::unique_ptr<bridge::InferenceServer> connected_server(
   if (status) {
     status = server->check_sampling(sampling_settings(stated_sampling(config)));
   }
+  if (status && !config.data.image_key.empty() && !server->capabilities().images) {
+    status = bridge::Error{Reason::kUnsupported, config.rollout.server_options.url +
+                                                     ": it does not take images, but "
+                                                     "data.image_key is set"};
+  }
   if (!status) {
     throw std::runtime_error("rollout.server: " + status.error().detail);
   }
@@ -75,6 +82,7 @@ class PooledPolicy final : public ServedPolicy {
         weights_(config, *control_),
         scorer_(config, model_),
         jobs_(config),
+        images_(image_source()),
         answers_(config, settings.worker_id, model_, weights_, scorer_, jobs_),
         pool_([this] { return make_server(config_, model_.vocab_size, adapter_); },
               static_cast<std::size_t>(config.rollout.server_options.concurrency)) {}
@@ -121,9 +129,25 @@ class PooledPolicy final : public ServedPolicy {
   }
 
  private:
-  bridge::GenerateRequest request_for(const SampleJob& job, const bridge::Manifest& weights) const {
+  // The images of all prompts that may be granted; none where prompts have none.
+  std::optional<RequestImages> image_source() const {
+    if (!scorer_.image_rules()) {
+      return std::nullopt;
+    }
+    RequestImages images(config_.data, *scorer_.image_rules());
+    images.take(config_.data.train, jobs_.prompts().prompts);
+    for (const HeldOutSet& set : jobs_.held_out().sets()) {
+      images.take(set.set.files, set.prompts);
+    }
+    return images;
+  }
+
+  bridge::GenerateRequest request_for(const SampleJob& job, const bridge::Manifest& weights) {
     bridge::GenerateRequest request;
     request.prompt_ids = scorer_.encode(job.prompt);
+    if (images_) {
+      request.images = images_->of(job.prompt, request.prompt_ids);
+    }
     request.max_tokens = config_.rollout.max_completion_tokens;
     request.sampling = sampling_settings(job.sampling);
     request.reads_logprobs = !job.is_held_out();
@@ -148,6 +172,7 @@ class PooledPolicy final : public ServedPolicy {
   ServedWeights weights_;
   PromptScorer scorer_;
   SampleJobs jobs_;
+  std::optional<RequestImages> images_;
   ServerAnswers answers_;
   RequestPool pool_;
 };

@@ -101,14 +101,18 @@ std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
   const ServerConfig& options = config.rollout.server_options;
   const bridge::Capabilities can = server.capabilities();
   const bool any = options.weights == ServerWeights::kAuto;
+  // What a server fetches must be a whole model: the constant part of a tower is not published.
+  const bool publishes_all =
+      config.data.image_key.empty() || config.model.vision == VisionPart::kTrained;
   if (starts_server(config, server)) {
     return make_restart_route(config);
   }
   if (config.lora.publish == LoraPublish::kAdapter && any && can.adapters) {
     return std::make_unique<AdapterRoute>(config);
   }
-  if (can.pull && (any || options.weights == ServerWeights::kPull ||
-                   options.weights == ServerWeights::kEngine)) {
+  if (can.pull && publishes_all &&
+      (any || options.weights == ServerWeights::kPull ||
+       options.weights == ServerWeights::kEngine)) {
     return std::make_unique<PullRoute>();
   }
   if (can.hot_weights && (any || options.weights == ServerWeights::kDisk)) {
@@ -118,7 +122,8 @@ std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
       "the server at " + options.url + " cannot take weights by rollout.server_options.weights = " +
       std::string(to_string(options.weights)) + ": pull " + (can.pull ? "works" : "does not work") +
       ", disk " + (can.hot_weights ? "works" : "does not work") +
-      ", restart needs a start_command");
+      ", restart needs a start_command" +
+      (publishes_all ? "" : "; pull and engine need model.vision trained"));
 }
 
 }  // namespace ringside::rl

@@ -31,9 +31,10 @@ class WeightRoute {
 bool starts_server(const Config& config, const bridge::InferenceServer& server);
 
 // The route that config.rollout.server_options.weights names. For `auto`: adapters alone if
-// lora.publish is adapter and the server takes them; otherwise the first of pull and
-// disk that the connected `server` supports, else restart if there is a start_command.
-// Throws: std::runtime_error naming what is missing when there is none; as make_restart_route().
+// lora.publish is adapter and the server takes them; otherwise the first of pull (not
+// with a vision tower that is not trained whole) and disk that the connected `server` supports,
+// else restart if there is a start_command. Throws: std::runtime_error naming what is missing when
+// there is none; as make_restart_route().
 std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
                                                const bridge::InferenceServer& server);
 

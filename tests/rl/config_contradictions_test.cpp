@@ -132,6 +132,35 @@ TEST_CASE("a vision tower is not trained with adapters, and is not in a pipeline
              Contains("model.vision: is mergers, but data.image_key is not set"));
 }
 
+TEST_CASE("servers that take no images, or weights that they cannot fetch, are refused") {
+  const auto error = [](std::vector<std::string> words) {
+    words.push_back("data.image_key=picture");
+    words.push_back("rollout.server_options.url=http://h:1");
+    return joined(load_config({}, words).errors);
+  };
+  for (const char* server : {"sglang", "llama_cpp", "python"}) {
+    CHECK_THAT(
+        error({std::string("rollout.server=") + server}),
+        Contains(std::string("rollout.server: is ") + server + ", but data.image_key is set") &&
+            Contains("expected embedded or vllm"));
+  }
+  const std::string vllm = "rollout.server=vllm";
+  for (const char* weights : {"auto", "disk"}) {
+    CHECK(error({vllm, std::string("rollout.server_options.weights=") + weights}) == "");
+  }
+  for (const char* weights : {"pull", "engine"}) {
+    const std::string key = std::string("rollout.server_options.weights=") + weights;
+    CHECK_THAT(error({vllm, key}),
+               Contains(std::string("rollout.server_options.weights: is ") + weights) &&
+                   Contains("with model.vision frozen"));
+    CHECK_THAT(error({vllm, key, "model.vision=mergers"}), Contains("model.vision mergers"));
+    CHECK(error({vllm, key, "model.vision=trained"}) == "");
+  }
+  const std::string recipe =
+      "data: {image_key: picture}\nrollout: {server: sglang, server_options: {url: http://h:1}}\n";
+  CHECK(joined(load_text(recipe, {"algorithm.task=sft"}).errors) == "");
+}
+
 TEST_CASE("half a set of the bridge's keys is refused") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

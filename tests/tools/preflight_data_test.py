@@ -68,7 +68,7 @@ class PreflightData(PreflightCase):
         run = self.ringside("run", self.recipe, *pictures, "--run-dir", self.folder / "run")
         self.assertEqual(run[0], 0, run[1])
         server = ("rollout.server=llama_cpp", "rollout.server_url=http://127.0.0.1:9")
-        self.refused(*pictures, *server, expect=("rollout.server: is llama_cpp, but data.image_key is set", "expected embedded"))
+        self.refused(*pictures, *server, expect=("rollout.server: is llama_cpp, but data.image_key is set", "expected embedded or vllm"))
         self.lines("train.jsonl", [records[0], {**records[1], "picture": None}])
         self.refused(*pictures, expect=("train.jsonl:2", "the prompt has 0 images"))
         (self.folder / "rgb.png").write_bytes((samples / "rgb.png").read_bytes()[:70])
