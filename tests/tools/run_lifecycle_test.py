@@ -56,7 +56,9 @@ class Lifecycle(unittest.TestCase):
 
     def steps(self, name: str = "metrics.jsonl") -> list[int]:
         path = self.run_dir / name
-        return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+        # A running trainer may be in the middle of a line.
+        whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+        return [json.loads(line)["step"] for line in whole.splitlines()]
 
     def figures(self, key: str) -> list[float]:
         return [json.loads(line)[key] for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
