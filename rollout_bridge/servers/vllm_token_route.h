@@ -2,8 +2,8 @@
 // patch rows, so that the server computes on the trainer's own pixels. An image takes 32 bytes a
 // pixel on the wire: two frames of three fp32 numbers, in base64.
 //
-// The server knows an image's rows by a name of ours, which holds the weight version: its cache of
-// encoded images outlives a change of the weights.
+// The server's caches know an image by a name of ours, which holds the weight version: the rows of
+// a trained tower change with the weights, and a pause that keeps requests keeps the caches too.
 //
 // Source: vllm/entrypoints/serve/disagg (protocol.py, serving.py, mm_serde.py) and
 // vllm/v1/serial_utils.py of 0.24.0.

@@ -1,9 +1,10 @@
 """Our client of vLLM with images against a real vLLM on the CPU, judged by transformers.
 
 Starts a server on a tiny random Qwen2.5-VL and one on a Qwen3-VL, samples prompts of 0, 1 and 2 images through
-build/.../probe_vllm_images, and recomputes every log-prob in fp32. Guards: patch rows that vLLM reads otherwise than they were
+build/.../probe_vllm_images, and recomputes every log-prob in fp32. Then GRPO through a server, with a frozen and with a trained
+tower: the trainer recomputes every log-prob. Guards: patch rows that vLLM reads otherwise than they were
 meant, placeholders that it expands again, images that it takes for one because their prompts have the same ids, and positions
-after an image.
+after an image, versions that lack a tower, and images encoded under old weights.
 
 Run by tools/test_vllm.sh; $VLLM_PYTHON names the Python that has vLLM.
 """
@@ -14,6 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 import tokenizers
 import torch
@@ -23,6 +25,13 @@ import tiny_models
 import vllm_client
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "recipes/vision"))
+import make_data  # noqa: E402  (found through the line above)
+
+RINGSIDE = str(ROOT / "build/ringside")
+# Profiling would run the server's own image processor, which is never used here and refuses transformers 5.23's calls.
+SERVER = ("--skip-mm-profiling", "--limit-mm-per-prompt", '{"image": 4, "video": 0}')
+STEPS, PATIENCE_S = 4, 300
 VOCAB, PLACEHOLDER, MERGE, PATCH = 384, 380, 2, 4
 ROW = 3 * 2 * PATCH**2
 FAMILIES = ("Qwen2_5_VL", "Qwen3VL")
@@ -110,9 +119,7 @@ def judge(family: str, folder: pathlib.Path) -> bool:
     save(model, family, folder / "model")
     prompts = make_prompts()
     (folder / "prompts.json").write_text(json.dumps(prompts))
-    # Profiling would run the server's own image processor, which is never used here and refuses transformers 5.23's calls.
-    options = ("--skip-mm-profiling", "--limit-mm-per-prompt", '{"image": 4, "video": 0}')
-    with vllm_client.vllm_server(folder / "model", folder / "server.log", options) as url:
+    with vllm_client.vllm_server(folder / "model", folder / "server.log", SERVER) as url:
         probe = ROOT / "build/tests/rollout_bridge/servers/probe_vllm_images"
         done = subprocess.run([probe, url, "policy", str(VOCAB), folder / "prompts.json"], capture_output=True, text=True,
                               timeout=300, check=False)
@@ -128,11 +135,50 @@ def judge(family: str, folder: pathlib.Path) -> bool:
     return good and sum(other) / len(other) > 100 * vllm_client.MEAN_BOUND
 
 
+def write_data(folder: pathlib.Path) -> list[str]:
+    """Eight prompts with an image each, so that steps see images again under other weights, and a reward that varies."""
+    chooser = random.Random(1)
+    lines = []
+    for i in range(8):
+        (folder / f"{i}.png").write_bytes(make_data.draw(1 + i % 5, chooser))
+        lines.append({"prompt": "<|vision_start|><|image_pad|><|vision_end|>squares:", "image": f"{i}.png", "answer": ""})
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "rewards.py").write_text("def letters(completions):\n    return [float(sum(map(ord, text)) % 7) for text in completions]\n")
+    return [f"data.train={folder / 'train.jsonl'}", "data.image_key=image", f"rollout.reward=python({folder / 'rewards.py'}:letters)"]
+
+
+def train(vision: str, folder: pathlib.Path) -> bool:
+    """Trainer and worker through a few versions; model.vision is `vision`."""
+    model, family = make_model("Qwen3VL"), "Qwen3VL"
+    save(model, family, folder / "model")
+    words = [f"model.path={folder / 'model'}", f"model.vision={vision}", *write_data(folder), "rollout.group_size=4",
+             "rollout.prompts_per_step=4", "rollout.max_prompt_tokens=96", "rollout.max_completion_tokens=8", "train.threads=1",
+             f"train.steps={STEPS}", "optimizer.learning_rate=1e-2", "--run-dir", str(folder / "run")]
+    with vllm_client.vllm_server(folder / "model", folder / "server.log", SERVER) as url, open(folder / "log", "w") as log:
+        served = ["--server", "vllm", f"rollout.server_options.url={url}", "rollout.server_options.model=policy"]
+        both = [subprocess.Popen(command, stdout=log, stderr=log)
+                for command in ([RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served])]
+        end = time.monotonic() + PATIENCE_S
+        while any(one.poll() is None for one in both) and not any(one.poll() for one in both) and time.monotonic() < end:
+            time.sleep(0.2)
+        codes = [one.poll() for one in both]
+        for one in both:
+            one.kill()
+    if codes != [0, 0]:
+        print(f"exit {codes}:", (folder / "log").read_text()[-4000:], sep="\n")
+        return False
+    steps = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    worst = max(step["sampling/sampling_logp_difference/mean"] for step in steps)
+    moved = any(step["grad_norm"] > 0 for step in steps[:-1])
+    print(f"GRPO, tower {vision}: {len(steps)} steps, log-probs at most {worst:.1e} from the trainer's (mean of a step)")
+    return len(steps) == STEPS and moved and worst < vllm_client.MEAN_BOUND
+
+
 def main() -> int:
     good = True
-    for family in FAMILIES:
+    for check, argument in [*((judge, family) for family in FAMILIES), (train, "frozen"), (train, "trained")]:
         with tempfile.TemporaryDirectory() as name:
-            good &= judge(family, pathlib.Path(name))
+            good &= check(argument, pathlib.Path(name))
     return 0 if good else 1
 
 
