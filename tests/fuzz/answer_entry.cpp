@@ -1,8 +1,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "rollout_bridge/servers/answer.h"
+#include "rollout_bridge/servers/vllm_token_route.h"
 #include "tests/fuzz/entries.h"
 
 namespace ringside::bridge::fuzz {
@@ -92,12 +94,31 @@ void check_answer(const json& value) {
   check_spans(result);
 }
 
+// The same bytes as a choice of vLLM's route for tokens.
+void check_token_choice(const json& value) {
+  GenerateRequest request;
+  request.prompt_ids = {1};
+  request.max_tokens = 4;
+  const auto result = read_vllm_token_choice(value, request, kVocabulary);
+  if (!result) {
+    return;
+  }
+  const std::vector<int64_t>& ids = result.value().completion_ids;
+  require(ids.size() <= 4 && result.value().logprobs.size() == ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    require(ids[i] >= 0 && ids[i] < kVocabulary);
+    require(value["logprobs"]["content"][i]["token"] == "token_id:" + std::to_string(ids[i]));
+    require(result.value().logprobs[i] <= kMaxLogprob);
+  }
+}
+
 }  // namespace
 
 void answer(std::span<const uint8_t> bytes) {
   const json value = json::parse(bytes.begin(), bytes.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_discarded()) {
     check_answer(value);
+    check_token_choice(value);
   }
 }
 

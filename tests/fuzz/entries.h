@@ -45,7 +45,8 @@ void journal(std::span<const uint8_t> bytes);
 // secret never repeats it.
 void keys(std::span<const uint8_t> bytes);
 
-// The JSON of an inference server's answer: ids, log-probs and spans that pass are in range.
+// The JSON of an inference server's answer: ids, log-probs and spans that pass are in range. Also
+// as a choice of vLLM's route for prompts with images.
 void answer(std::span<const uint8_t> bytes);
 
 // A message of prime-rl's batches, as it is, and one whose columns fit together, with sizes and
@@ -62,13 +63,17 @@ void trainer(std::span<const uint8_t> bytes);
 // the same a second time; what is not is refused with a reason.
 void image(std::span<const uint8_t> bytes);
 
+// A model's preprocessor_config.json. What is accepted gives sizes that its patches and tokens cut
+// without a rest; a refusal names the file.
+void processor(std::span<const uint8_t> bytes);
+
 struct Format {
   const char* name;
   void (*entry)(std::span<const uint8_t>);
 };
 inline constexpr Format kFormats[] = {
-    {"wire", wire},       {"codec", codec}, {"manifest", manifest}, {"delta", delta},
-    {"journal", journal}, {"keys", keys},   {"answer", answer},     {"prime_step", prime_step},
-    {"trainer", trainer}, {"image", image}};
+    {"wire", wire},       {"codec", codec}, {"manifest", manifest},  {"delta", delta},
+    {"journal", journal}, {"keys", keys},   {"answer", answer},      {"prime_step", prime_step},
+    {"trainer", trainer}, {"image", image}, {"processor", processor}};
 
 }  // namespace ringside::bridge::fuzz

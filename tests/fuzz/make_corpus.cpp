@@ -104,6 +104,15 @@ void write_texts(const fs::path& folder) {
   write_text(folder / "answer", "full",
              R"({"ids":[1,2],"logprobs":[-0.5,-1e3],"prompt":[7],"version":"12",)"
              R"("spans":[{"version":"1","begin":0,"end":1},{"version":"2","begin":1,"end":2}]})");
+  write_text(folder / "answer", "tokens",
+             R"({"finish_reason":"stop","token_ids":[5,6],"logprobs":{"content":[)"
+             R"({"token":"token_id:5","logprob":-0.5},{"token":"token_id:6","logprob":-1.25}]}})");
+  write_text(folder / "processor", "qwen3_vl",
+             R"({"image_processor_type":"Qwen2VLImageProcessorFast","patch_size":16,)"
+             R"("merge_size":2,"size":{"shortest_edge":65536,"longest_edge":16777216},)"
+             R"("image_mean":[0.5,0.5,0.5],"image_std":[0.5,0.5,0.5],"rescale_factor":0.00392})");
+  write_text(folder / "processor", "small",
+             R"({"patch_size":4,"temporal_patch_size":1,"min_pixels":64,"max_pixels":4096})");
   write_text(folder / "answer", "odd",
              R"({"ids":[18446744073709551615,-1,1.5,null],"logprobs":[null]})");
 }
