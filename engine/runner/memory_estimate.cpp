@@ -10,6 +10,7 @@
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
 #include "engine/runner/layers_memory.h"
+#include "engine/vision/vision_cost.h"
 
 namespace ringside::engine {
 namespace {
@@ -46,6 +47,10 @@ class Sizes {
       layers.emplace_back(config, i, TensorPlace{0, shape.tensor_ranks});
     }
     layers_.emplace(config, layers, shape, context, adapters_ ? &*adapters_ : nullptr);
+    if (config.vision && stage_.embeds) {
+      tower_ =
+          vision_cost(config, {shape.patches, vision(), layers_->recomputes(), compute_, sums_});
+    }
     add_elements(layers);
   }
 
@@ -53,15 +58,17 @@ class Sizes {
     MemoryEstimate m = states();
     m.gradients = accumulated_gradients();
     if (!stage_.scores) {
-      m.gathered = keeps_gathered() ? kept_gathered() : saved_casts(layers());
-      m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + messages();
+      m.gathered = keeps_gathered() ? kept_gathered() : saved_casts(layers()) + tower_weights();
+      m.activations =
+          tables() + layers_->kept_on_device(layers() - 1, 1) + messages() + of_images();
       return m;
     }
     const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
     m.gathered = keeps_gathered() ? kept_gathered()
-                                  : saved_casts(layers()) + head_weights +
+                                  : saved_casts(layers()) + tower_weights() + head_weights +
                                         (sharded() ? made_layer() * compute_ : 0);
-    m.activations = tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + messages();
+    m.activations =
+        tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + messages() + of_images();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
     m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
                p_.entries * c_.hidden_size * compute_;
@@ -83,9 +90,9 @@ class Sizes {
                                                               : 0;
     m.gathered = keeps_gathered()
                      ? kept_gathered()
-                     : saved_casts(below + 1) +
+                     : saved_casts(below + 1) + tower_weights() +
                            (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
-    m.activations = tables() + layers_->kept_on_device(below, 2) + messages();
+    m.activations = tables() + layers_->kept_on_device(below, 2) + messages() + of_images();
     m.working = layers_->channels_moment(below);
     const int64_t buffers = layers_->buffers(below);
     if (layers_->tokens_moment(below) + buffers > m.working) {
@@ -94,6 +101,38 @@ class Sizes {
     }
     return m;
   }
+
+  // In the forward of the vision tower, before anything of the micro-batch is kept. What a trained
+  // one keeps there is still kept in its backward.
+  MemoryEstimate in_tower_forward() const {
+    MemoryEstimate m = states();
+    m.gradients = accumulated_gradients();
+    m.gathered = keeps_gathered() ? kept_gathered() : 0;
+    m.activations = tables();
+    m.working = tower_.forward + tower_.kept_in_forward();
+    return m;
+  }
+
+  // In the backward of the tower's mergers, with all of its blocks, or of a block with `below`
+  // others: the layers' activations are gone, their gradients exist.
+  MemoryEstimate in_mergers() const {
+    MemoryEstimate m = in_tower(tower_.blocks, /*elements=*/merger_);
+    m.activations += tower_.kept();
+    m.working = tower_.merger_flow + 2 * encoded_rows() * tower_.row;
+    return m;
+  }
+  MemoryEstimate in_block(int64_t below) const {
+    MemoryEstimate m = in_tower(below + 1, block_);
+    m.activations += tower_.kept_in(below);
+    m.working = tower_.block_flow + tower_.recomputed;
+    if (tower_.mergers_before(below) > 0) {  // the gradients of their rows wait
+      m.working += encoded_rows() * tower_.row;
+    }
+    return m;
+  }
+  int64_t trained_blocks() const { return tower_.blocks; }
+  bool trains_mergers() const { return tower_.trains_mergers; }
+  bool has_tower() const { return c_.vision && stage_.embeds; }
 
   // What a stage holds of an input between its forward and its backward, on the device and in host
   // memory.
@@ -142,11 +181,74 @@ class Sizes {
     for (const UnitSpecs& unit : unit_specs(c_, stage_)) {
       const bool is_end = unit.role == UnitRole::kEmbedding || unit.role == UnitRole::kHead;
       ends += is_end ? table : 0;
-      others += is_end ? 0 : elements(unit.specs);
+      const int64_t of_unit = elements(unit.specs);
+      const bool of_tower = unit.role == UnitRole::kVision || unit.role == UnitRole::kVisionMerger;
+      const bool is_constant =
+          of_tower && !frozen() && !WeightStorage{.vision = p_.vision}.trains(unit.role);
+      others += is_end || is_constant ? 0 : of_unit;
+      constant_ += is_constant ? of_unit : 0;
+      add_tower_unit(unit, of_unit);
     }
     whole_ += p_.tensor_ranks > 1 ? others : 0;
     dense_ = dense_layers_ + ends / c_.vocab_size * own_words() + others;
     parameters_ = dense_ + experts_;
+  }
+
+  void add_tower_unit(const UnitSpecs& unit, int64_t of_unit) {
+    if (unit.role == UnitRole::kVisionMerger) {
+      merger_ = std::max(merger_, of_unit);
+      mergers_ += of_unit;
+    } else if (unit.role == UnitRole::kVision) {
+      // The first one embeds patches; the blocks are alike.
+      (patch_embedding_ == 0 ? patch_embedding_ : block_) = of_unit;
+    }
+  }
+
+  // What of the tower is trained.
+  VisionTraining vision() const {
+    return frozen() || !p_.trains ? VisionTraining::kNothing : p_.vision;
+  }
+  int64_t encoded_rows() const { return p_.patches / c_.vision->patches_of_token(); }
+  // Of images, between the tower's forward and its backward. The decoder's forward has the rows of
+  // this rank's tokens to its end, and where they are trained its backward too. The rows of a whole
+  // constant tower are kept for other passes.
+  int64_t of_images() const {
+    if (!has_tower()) {
+      return 0;
+    }
+    const bool keeps_rows = vision() == VisionTraining::kNothing && !sharded();
+    return tower_.kept() +
+           (share(p_.image_rows, p_.tensor_ranks) + (keeps_rows ? p_.kept_image_rows : 0)) *
+               tower_.row;
+  }
+  // Weights of the tower, cast or gathered, that its backward keeps. A gathered unit whose input
+  // has no gradient is not gathered again.
+  int64_t tower_weights(int64_t blocks) const {
+    if (!casts_ && !sharded()) {
+      return 0;
+    }
+    const bool all = vision() == VisionTraining::kAll, keeps_blocks = !layers_->recomputes();
+    const int64_t of_blocks = all && keeps_blocks && !sharded() ? blocks * block_ : 0;
+    const int64_t of_mergers = trains_mergers() && (!all || !sharded()) ? mergers_ : 0;
+    return (of_blocks + of_mergers + (all ? patch_embedding_ : 0)) * compute_;
+  }
+  int64_t tower_weights() const { return tower_weights(tower_.blocks); }
+
+  // elements: of the unit whose backward runs.
+  MemoryEstimate in_tower(int64_t blocks, int64_t elements) const {
+    MemoryEstimate m = states();
+    const int64_t later = p_.accumulates || sharded() ? 0 : blocks * block_ + patch_embedding_;
+    const bool whole = !sharded() || p_.state.zero_stage == 1;
+    m.gradients = p_.state.masters_on_host ? elements * master_
+                                           : ((whole ? parameters_ - later : stored()) +
+                                              (p_.accumulates || sharded() ? elements : 0)) *
+                                                 master_;
+    m.gathered = keeps_gathered()
+                     ? kept_gathered()
+                     : tower_weights(blocks) +
+                           (weights_are_made() ? (sharded() ? 2 : 1) * elements * compute_ : 0);
+    m.activations = tables();
+    return m;
   }
 
   // Gradients of trained weights, with those of `done` layers.
@@ -206,7 +308,7 @@ class Sizes {
     return dense_layer_ + (experts_sharded() || casts_ ? experts_layer_ : 0);
   }
   int64_t kept_gathered() const {
-    return (dense_ + (experts_sharded() ? experts_ : 0)) * compute_ +
+    return (dense_ + constant_ + (experts_sharded() ? experts_ : 0)) * compute_ +
            (experts_sharded() || !casts_ ? 0 : experts_layer_ * compute_);
   }
 
@@ -225,6 +327,9 @@ class Sizes {
     } else {
       (state.parameters_on_host ? m.host : m.weights) += masters;
     }
+    const int64_t constants =
+        share(constant_, sharded() ? state.shard_ranks * p_.tensor_ranks : 1) * compute_;
+    (state.parameters_on_host ? m.host : m.weights) += constants;
     if (p_.trains) {
       const bool off = state.moments_on_host || state.masters_on_host;
       (off ? m.host : m.moments) += 2 * masters;
@@ -289,15 +394,31 @@ class Sizes {
   std::vector<int64_t> elements_of_layer_;
   int64_t dense_ = 0, dense_layers_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
   int64_t whole_ = 0;  // of dense_: those that several tensor ranks use whole
+  VisionCost tower_;
+  // Of a tower: its parts that are constant beside trained ones, which are not in dense_; its
+  // units.
+  int64_t constant_ = 0, patch_embedding_ = 0, block_ = 0, merger_ = 0, mergers_ = 0;
 };
+
+void take_larger(MemoryEstimate& largest, const MemoryEstimate& moment) {
+  if (moment.peak() > largest.peak()) {
+    largest = moment;
+  }
+}
 
 MemoryEstimate largest_moment(const Sizes& sizes) {
   MemoryEstimate largest = sizes.at_head();
   for (int64_t below = 0; below < sizes.layers(); ++below) {
-    const MemoryEstimate moment = sizes.in_layer(below);
-    if (moment.peak() > largest.peak()) {
-      largest = moment;
-    }
+    take_larger(largest, sizes.in_layer(below));
+  }
+  if (sizes.has_tower()) {
+    take_larger(largest, sizes.in_tower_forward());
+  }
+  if (sizes.trains_mergers()) {
+    take_larger(largest, sizes.in_mergers());
+  }
+  for (int64_t below = 0; below < sizes.trained_blocks(); ++below) {
+    take_larger(largest, sizes.in_block(below));
   }
   return largest;
 }

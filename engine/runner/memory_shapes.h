@@ -9,6 +9,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/stage.h"
 #include "engine/params/quantised_matrix.h"
+#include "engine/vision/vision_tower.h"
 
 namespace ringside::engine {
 
@@ -42,6 +43,11 @@ struct PassShape : MixerShape {
   StateShape state;
   std::optional<AdapterShape> adapters;  // empty: all weights are trained
   std::optional<Stage> stage;            // of a pipeline; empty: the whole model
+  // Of a model with a vision tower, which a frozen model does not train.
+  VisionTraining vision = VisionTraining::kNothing;
+  int64_t patches = 0;     // that this rank encodes
+  int64_t image_rows = 0;  // of images among this rank's tokens, with those of its tensor ranks
+  int64_t kept_image_rows = 0;  // in KeptRows, where the tower is constant and whole
 };
 
 }  // namespace ringside::engine

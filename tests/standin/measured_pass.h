@@ -29,6 +29,7 @@ struct PassLayout {
   bool optimizer_on_host = false;  // masters, gradients and moments; needs a stage
   std::optional<engine::AdapterShape> adapters{};
   sp::Placement placement = sp::Placement::kDocumentAware;
+  engine::VisionTraining vision = engine::VisionTraining::kNothing;
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -84,14 +85,25 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
                                        ? mesh.size(rl::expert_shard_axes(layout.parallel()).shard)
                                        : shape.state.shard_ranks;
   shape.adapters = layout.adapters;
+  shape.vision = layout.vision;
+  if (batch.image_plan != nullptr) {
+    const sp::ImagePlan& plan = *batch.image_plan;
+    for (const int64_t image : plan.own_images()) {
+      shape.patches += batch.images[image].grid.patches();
+    }
+    shape.image_rows = std::ssize(plan.place_rows);
+    shape.kept_image_rows = plan.encoded_rows;
+  }
   return shape;
 }
 
-// All documents are one micro-batch. deadline: of collectives.
+// All documents are one micro-batch. deadline: of collectives. images: the pixels of one rank, for
+// documents with images.
 inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarType dtype,
                                  const std::vector<sp::Document>& documents,
                                  const PassLayout& layout,
-                                 std::chrono::seconds deadline = std::chrono::seconds(20)) {
+                                 std::chrono::seconds deadline = std::chrono::seconds(20),
+                                 const std::function<engine::ImageInput()>& images = {}) {
   MeasuredPass pass;
   Scope scope;
   int64_t tokens = 0;
@@ -110,6 +122,7 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     if (layout.adapters) {
       storage = {true, layout.adapters->base};
     }
+    storage.vision = layout.vision;
     engine::RandomWeights draw(config, 1, 0.1);
     auto decoder = std::make_unique<engine::Decoder>(config, context, storage, std::ref(draw));
     if (layout.adapters) {
@@ -118,6 +131,9 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
     decoder->set_activation_options(layout.activations);
     engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
                                engine::AdamWOptions{});
+    if (images) {
+      runner.take_images(images());
+    }
     sp::SequenceOptions options;
     options.plan.ring_impl = layout.ring_impl;
     options.placement = layout.placement;
