@@ -374,20 +374,22 @@ void set_sampling(Translator& keys) {
 
 void leave_the_rest(Translator& keys) {
   leave_known(
-      keys, {{"data.image_key", "models are text alone"},
-             {"data.video_key", "models are text alone"},
-             {"data.filter_overlong_prompts_workers", "prompts are read by the workers themselves"},
-             {"data.return_raw_chat", "prompts are always read as messages"},
-             {"actor_rollout_ref.actor.use_torch_compile", "kernels are chosen by the device"},
-             {"actor_rollout_ref.actor.optim.optimizer", "the optimizer is AdamW"},
-             {"actor_rollout_ref.model.use_fused_kernels", "kernels are chosen by the device"},
-             {"actor_rollout_ref.rollout.prompt_length", "rollout.max_prompt_tokens"},
-             {"actor_rollout_ref.rollout.response_length", "rollout.max_completion_tokens"},
-             {"actor_rollout_ref.rollout.calculate_log_probs", "workers always send log-probs"},
-             {"actor_rollout_ref.rollout.ignore_eos", "a completion ends at its end token"},
-             {"actor_rollout_ref.rollout.enable_prefix_caching",
-              "Ringside does not start the inference server"},
-             {"trainer.resume_from_path", "the same command with the same --run-dir resumes"}});
+      keys,
+      {{"data.image_key",
+        "verl names it for data of text alone, too; set data.image_key if prompts have images"},
+       {"data.video_key", "there is no video"},
+       {"data.filter_overlong_prompts_workers", "prompts are read by the workers themselves"},
+       {"data.return_raw_chat", "prompts are always read as messages"},
+       {"actor_rollout_ref.actor.use_torch_compile", "kernels are chosen by the device"},
+       {"actor_rollout_ref.actor.optim.optimizer", "the optimizer is AdamW"},
+       {"actor_rollout_ref.model.use_fused_kernels", "kernels are chosen by the device"},
+       {"actor_rollout_ref.rollout.prompt_length", "rollout.max_prompt_tokens"},
+       {"actor_rollout_ref.rollout.response_length", "rollout.max_completion_tokens"},
+       {"actor_rollout_ref.rollout.calculate_log_probs", "workers always send log-probs"},
+       {"actor_rollout_ref.rollout.ignore_eos", "a completion ends at its end token"},
+       {"actor_rollout_ref.rollout.enable_prefix_caching",
+        "Ringside does not start the inference server"},
+       {"trainer.resume_from_path", "the same command with the same --run-dir resumes"}});
   keys.leave_all("actor_rollout_ref.ref", "the reference uses the policy's settings");
   for (const char* part :
        {"enable_chunked_prefill", "free_cache_engine", "log_prob_micro_batch_size",
