@@ -39,8 +39,9 @@ EncodedImages split_levels(const at::Tensor& joined, int64_t hidden_size);
 // none.
 class KeptRows {
  public:
+  static constexpr int64_t kMaxBytes = int64_t{1} << 30;
   // Bytes on the device.
-  explicit KeptRows(int64_t max_bytes = int64_t{1} << 30) : max_bytes_(max_bytes) {}
+  explicit KeptRows(int64_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
 
   // Undefined if they are not kept.
   at::Tensor find(const sp::ImageId& id);

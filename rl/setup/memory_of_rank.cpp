@@ -7,10 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/images/processor_options.h"
 #include "engine/layers/decoder_layer.h"
+#include "engine/models/encode_images.h"
 #include "engine/ops/token_scores.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/loading_memory.h"
+#include "rl/config/batch_arithmetic.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/pipeline_figures.h"
@@ -69,6 +72,39 @@ engine::DeltaShape delta_shape(const Config& config, const sp::StateShape& state
   return largest;
 }
 
+// Pixels of the largest image.
+int64_t most_pixels(const Config& config) {
+  return config.data.max_image_pixels > 0
+             ? config.data.max_image_pixels
+             : engine::read_processor_options(config.model.path).max_pixels;
+}
+
+// Images, where every token of a micro-batch is one of an image. Images are divided whole, the
+// largest first to the rank with the least: so the fullest rank has at most its part and
+// (ranks - 1) / ranks of an image. Rows are kept until they are more than their bound, or all steps
+// are done.
+void add_images(const Config& config, const engine::ModelConfig& model, engine::PassShape& shape) {
+  if (!model.vision) {
+    return;
+  }
+  const engine::VisionConfig& vision = *model.vision;
+  const int64_t ranks =
+      config.parallel.ringattn_parallel_size * config.parallel.ulysses_parallel_size;
+  const int64_t tokens = config.train.tokens_per_micro_batch;
+  const int64_t pixels_of_token = vision.patches_of_token() * vision.patch * vision.patch;
+  const int64_t image = std::min(tokens, ceil_div(most_pixels(config), pixels_of_token));
+  const int64_t encoded = std::min(tokens, ceil_div(tokens + (ranks - 1) * image, ranks));
+  shape.vision = vision_training(config.model.vision);
+  shape.patches = encoded * vision.patches_of_token();
+  shape.image_rows = shape.tokens;
+  const int64_t numbers = (1 + std::ssize(vision.deepstack)) * model.hidden_size;
+  const auto row =
+      numbers * static_cast<int64_t>(c10::elementSize(scalar_type(config.model.dtype)));
+  const int64_t micro_batches =
+      full_micro_batches(config) * std::max<int64_t>(1, batch_arithmetic(config).optimizer_steps);
+  shape.kept_image_rows = std::min(engine::KeptRows::kMaxBytes / row, micro_batches * encoded);
+}
+
 engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& model,
                              const at::TensorOptions& hidden) {
   const int64_t ulysses = config.parallel.ulysses_parallel_size;
@@ -92,6 +128,7 @@ engine::PassShape pass_shape(const Config& config, const engine::ModelConfig& mo
   shape.logit_bytes = engine::bytes_per_logit(hidden);
   shape.accumulates = true;
   shape.state = state_shape(config);
+  add_images(config, model, shape);
   return shape;
 }
 

@@ -31,8 +31,10 @@ struct RankMemory {
 
 // The prediction for the rank with the most tokens, in a pipeline for the rank that needs the most,
 // when every token of a micro-batch is a loss token and several micro-batches make an optimizer
-// step. In bytes. `config` has its context-parallel size factored. device: a kind of device, which
-// need not be here.
+// step. In a model with a vision tower every token is an image's, too, and the largest image has
+// data.max_image_pixels, or else the max_pixels of the processor at model.path. In bytes. `config`
+// has its context-parallel size factored. device: a kind of device, which need not be here. Throws:
+// as engine::read_processor_options() where that is needed.
 RankMemory memory_of_rank(const Config& config, const engine::ModelConfig& model,
                           c10::Device device = c10::Device(c10::kCPU));
 

@@ -211,6 +211,45 @@ TEST_CASE(
   CHECK(rl::memory_of_rank(config, model, cuda).policy.moments == 2 * packed.policy.moments);
 }
 
+TEST_CASE("a vision tower adds to the memory of a rank, and divided images less") {
+  engine::ModelConfig model = small_model();
+  const c10::Device cuda(c10::kCUDA);
+  rl::Config config = planned(1, 32768);
+  const rl::RankMemory text = rl::memory_of_rank(config, model, cuda);
+  // Qwen3-VL's widths.
+  model.vision = {.depth = 24,
+                  .width = 1024,
+                  .mlp = 4096,
+                  .heads = 16,
+                  .patch = 16,
+                  .positions = 2304,
+                  .deepstack = {5, 11, 17}};
+  config.data.image_key = "images";
+  config.data.max_image_pixels = 1 << 20;
+  const rl::RankMemory frozen = rl::memory_of_rank(config, model, cuda);
+  config.model.vision = rl::VisionPart::kMergers;
+  const rl::RankMemory mergers = rl::memory_of_rank(config, model, cuda);
+  config.model.vision = rl::VisionPart::kTrained;
+  const rl::RankMemory trained = rl::memory_of_rank(config, model, cuda);
+  // Constants are of the compute dtype and have no moments.
+  CHECK(frozen.policy.moments == text.policy.moments);
+  CHECK(frozen.policy.weights > text.policy.weights);
+  CHECK(mergers.policy.moments > text.policy.moments);
+  CHECK(trained.policy.moments > mergers.policy.moments);
+  CHECK(frozen.total() > text.total());
+  CHECK(mergers.total() > frozen.total());
+  CHECK(trained.total() > mergers.total());
+  // The inputs of all blocks alone, of 4 patches a token.
+  CHECK(trained.policy.activations - text.policy.activations > int64_t{24} * 4 * 32768 * 1024 * 2);
+  config.parallel.ulysses_parallel_size = 2;
+  CHECK(rl::memory_of_rank(config, model, cuda).policy.activations <
+        0.55 * static_cast<double>(trained.policy.activations));
+  // Images of all of a micro-batch cannot be divided.
+  config.data.max_image_pixels = int64_t{32768} * 4 * 16 * 16;
+  CHECK(rl::memory_of_rank(config, model, cuda).policy.activations >
+        0.8 * static_cast<double>(trained.policy.activations));
+}
+
 TEST_CASE("a memory size is read with its unit, anything else is refused") {
   CHECK(rl::bytes_of_text("80GiB") == int64_t{80} << 30);
   CHECK(rl::bytes_of_text("1.5GB") == 1500000000);
