@@ -21,6 +21,76 @@ struct KeptInput {
   int64_t shared = 0;  // whatever the number of inputs
 };
 
+// Elements that a rank computes with, its own experts among them.
+struct RankElements {
+  int64_t dense_layer = 0, experts_layer = 0, layer_parameters = 0;  // of the largest layer
+  std::vector<int64_t> elements_of_layer;
+  // Of all layers, and of all that the rank has.
+  int64_t dense = 0, dense_layers = 0, experts = 0, parameters = 0, head_parameters = 0;
+  int64_t whole = 0;  // of `dense`: those that several tensor ranks use whole
+  // Of a tower: its parts that are constant beside trained ones, which are not in `dense`; its
+  // units.
+  int64_t constant = 0, patch_embedding = 0, block = 0, merger = 0, mergers = 0;
+
+  void add_tower_unit(const UnitSpecs& unit, int64_t of_unit) {
+    if (unit.role == UnitRole::kVisionMerger) {
+      merger = std::max(merger, of_unit);
+      mergers += of_unit;
+    } else if (unit.role == UnitRole::kVision) {
+      // The first one embeds patches; the blocks are alike.
+      (patch_embedding == 0 ? patch_embedding : block) = of_unit;
+    }
+  }
+};
+
+// Of a stage with these layers.
+RankElements count_elements(const ModelConfig& c, const PassShape& p, const Stage& stage,
+                            const std::vector<DecoderLayer>& layers) {
+  RankElements e;
+  const int64_t words = share(c.vocab_size, p.tensor_ranks);
+  const int64_t mine = share(c.experts.count, p.state.expert_ranks);
+  int64_t all_layers = 0;  // elements on all tensor and expert ranks
+  for (const DecoderLayer& layer : layers) {
+    int64_t of_all = 0;  // of all experts
+    for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
+      of_all += elements(specs);
+    }
+    const int64_t experts = of_all > 0 ? of_all / c.experts.count * mine : 0;
+    all_layers += elements(layer.specs()) + of_all;
+    e.experts += experts;
+    const OwnElements own = own_elements(layer.specs(), p.tensor_ranks);
+    e.dense_layers += own.all();
+    e.whole += own.whole;
+    e.elements_of_layer.push_back(own.all() + experts);
+  }
+  const std::size_t largest = largest_layer(layers);
+  e.layer_parameters = e.elements_of_layer[largest];
+  e.dense_layer = own_elements(layers[largest].specs(), p.tensor_ranks).all();
+  e.experts_layer = e.layer_parameters - e.dense_layer;
+  if (stage.layers.empty()) {
+    e.experts = e.dense_layers = all_layers = e.whole = 0;
+  }
+  const int64_t table = c.vocab_size * c.hidden_size;
+  e.head_parameters = stage.scores ? words * c.hidden_size : 0;
+  // Beside the layers there are the embedding and the head, cut, and whole parameters.
+  int64_t ends = 0, others = -all_layers;
+  for (const UnitSpecs& unit : unit_specs(c, stage)) {
+    const bool is_end = unit.role == UnitRole::kEmbedding || unit.role == UnitRole::kHead;
+    ends += is_end ? table : 0;
+    const int64_t of_unit = elements(unit.specs);
+    const bool of_tower = unit.role == UnitRole::kVision || unit.role == UnitRole::kVisionMerger;
+    const bool is_constant =
+        of_tower && !p.adapters.has_value() && !WeightStorage{.vision = p.vision}.trains(unit.role);
+    others += is_end || is_constant ? 0 : of_unit;
+    e.constant += is_constant ? of_unit : 0;
+    e.add_tower_unit(unit, of_unit);
+  }
+  e.whole += p.tensor_ranks > 1 ? others : 0;
+  e.dense = e.dense_layers + ends / c.vocab_size * words + others;
+  e.parameters = e.dense + e.experts;
+  return e;
+}
+
 // Sizes of one estimate. Bytes, unless said otherwise.
 class Sizes {
  public:
@@ -48,29 +118,32 @@ class Sizes {
     }
     layers_.emplace(config, layers, shape, context, adapters_ ? &*adapters_ : nullptr);
     if (config.vision && stage_.embeds) {
+      const VisionTraining training =
+          frozen() || !shape.trains ? VisionTraining::kNothing : shape.vision;
       tower_ =
-          vision_cost(config, {shape.patches, vision(), layers_->recomputes(), compute_, sums_});
+          vision_cost(config, {shape.patches, training, layers_->recomputes(), compute_, sums_});
     }
-    add_elements(layers);
+    e_ = count_elements(config, shape, stage_, layers);
   }
 
   MemoryEstimate at_head() const {
     MemoryEstimate m = states();
     m.gradients = accumulated_gradients();
     if (!stage_.scores) {
-      m.gathered = keeps_gathered() ? kept_gathered() : saved_casts(layers()) + tower_weights();
+      m.gathered =
+          keeps_gathered() ? kept_gathered() : saved_casts(layers()) + tower_weights(tower_.blocks);
       m.activations =
           tables() + layers_->kept_on_device(layers() - 1, 1) + messages() + of_images();
       return m;
     }
-    const int64_t head_weights = weights_are_made() ? head_parameters_ * compute_ : 0;
+    const int64_t head_weights = weights_are_made() ? e_.head_parameters * compute_ : 0;
     m.gathered = keeps_gathered() ? kept_gathered()
-                                  : saved_casts(layers()) + tower_weights() + head_weights +
-                                        (sharded() ? made_layer() * compute_ : 0);
+                                  : saved_casts(layers()) + tower_weights(tower_.blocks) +
+                                        head_weights + (sharded() ? made_layer() * compute_ : 0);
     m.activations =
         tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + messages() + of_images();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
-    m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : head_parameters_ * sums_) +
+    m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : e_.head_parameters * sums_) +
                p_.entries * c_.hidden_size * compute_;
     return m;
   }
@@ -90,7 +163,7 @@ class Sizes {
                                                               : 0;
     m.gathered = keeps_gathered()
                      ? kept_gathered()
-                     : saved_casts(below + 1) + tower_weights() +
+                     : saved_casts(below + 1) + tower_weights(tower_.blocks) +
                            (weights_are_made() ? layers_of_weights * made_layer() * compute_ : 0);
     m.activations = tables() + layers_->kept_on_device(below, 2) + messages() + of_images();
     m.working = layers_->channels_moment(below);
@@ -116,23 +189,22 @@ class Sizes {
   // In the backward of the tower's mergers, with all of its blocks, or of a block with `below`
   // others: the layers' activations are gone, their gradients exist.
   MemoryEstimate in_mergers() const {
-    MemoryEstimate m = in_tower(tower_.blocks, /*elements=*/merger_);
+    MemoryEstimate m = in_tower(tower_.blocks, /*elements=*/e_.merger);
     m.activations += tower_.kept();
-    m.working = tower_.merger_flow + 2 * encoded_rows() * tower_.row;
+    m.working = tower_.merger_flow + 2 * merged_rows_bytes();
     return m;
   }
   MemoryEstimate in_block(int64_t below) const {
-    MemoryEstimate m = in_tower(below + 1, block_);
+    MemoryEstimate m = in_tower(below + 1, e_.block);
     m.activations += tower_.kept_in(below);
     m.working = tower_.block_flow + tower_.recomputed;
     if (tower_.mergers_before(below) > 0) {  // the gradients of their rows wait
-      m.working += encoded_rows() * tower_.row;
+      m.working += merged_rows_bytes();
     }
     return m;
   }
-  int64_t trained_blocks() const { return tower_.blocks; }
-  bool trains_mergers() const { return tower_.trains_mergers; }
-  bool has_tower() const { return c_.vision && stage_.embeds; }
+  // Of a tower; zeros without.
+  const VisionCost& tower() const { return tower_; }
 
   // What a stage holds of an input between its forward and its backward, on the device and in host
   // memory.
@@ -150,73 +222,11 @@ class Sizes {
   int64_t layers() const { return stage_.layers.size(); }
 
  private:
-  // Counts the elements of the layers and of the model.
-  void add_elements(const std::vector<DecoderLayer>& layers) {
-    const int64_t mine = share(c_.experts.count, p_.state.expert_ranks);
-    int64_t all_layers = 0;  // elements on all tensor and expert ranks
-    for (const DecoderLayer& layer : layers) {
-      int64_t of_all = 0;  // of all experts
-      for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
-        of_all += elements(specs);
-      }
-      const int64_t experts = of_all > 0 ? of_all / c_.experts.count * mine : 0;
-      all_layers += elements(layer.specs()) + of_all;
-      experts_ += experts;
-      const OwnElements own = own_elements(layer.specs(), p_.tensor_ranks);
-      dense_layers_ += own.all();
-      whole_ += own.whole;
-      elements_of_layer_.push_back(own.all() + experts);
-    }
-    const std::size_t largest = largest_layer(layers);
-    layer_parameters_ = elements_of_layer_[largest];
-    dense_layer_ = own_elements(layers[largest].specs(), p_.tensor_ranks).all();
-    experts_layer_ = layer_parameters_ - dense_layer_;
-    if (stage_.layers.empty()) {
-      experts_ = dense_layers_ = all_layers = whole_ = 0;
-    }
-    const int64_t table = c_.vocab_size * c_.hidden_size;
-    head_parameters_ = stage_.scores ? own_words() * c_.hidden_size : 0;
-    // Beside the layers there are the embedding and the head, cut, and whole parameters.
-    int64_t ends = 0, others = -all_layers;
-    for (const UnitSpecs& unit : unit_specs(c_, stage_)) {
-      const bool is_end = unit.role == UnitRole::kEmbedding || unit.role == UnitRole::kHead;
-      ends += is_end ? table : 0;
-      const int64_t of_unit = elements(unit.specs);
-      const bool of_tower = unit.role == UnitRole::kVision || unit.role == UnitRole::kVisionMerger;
-      const bool is_constant =
-          of_tower && !frozen() && !WeightStorage{.vision = p_.vision}.trains(unit.role);
-      others += is_end || is_constant ? 0 : of_unit;
-      constant_ += is_constant ? of_unit : 0;
-      add_tower_unit(unit, of_unit);
-    }
-    whole_ += p_.tensor_ranks > 1 ? others : 0;
-    dense_ = dense_layers_ + ends / c_.vocab_size * own_words() + others;
-    parameters_ = dense_ + experts_;
-  }
-
-  void add_tower_unit(const UnitSpecs& unit, int64_t of_unit) {
-    if (unit.role == UnitRole::kVisionMerger) {
-      merger_ = std::max(merger_, of_unit);
-      mergers_ += of_unit;
-    } else if (unit.role == UnitRole::kVision) {
-      // The first one embeds patches; the blocks are alike.
-      (patch_embedding_ == 0 ? patch_embedding_ : block_) = of_unit;
-    }
-  }
-
-  // What of the tower is trained.
-  VisionTraining vision() const {
-    return frozen() || !p_.trains ? VisionTraining::kNothing : p_.vision;
-  }
-  int64_t encoded_rows() const { return p_.patches / c_.vision->patches_of_token(); }
   // Of images, between the tower's forward and its backward. The decoder's forward has the rows of
   // this rank's tokens to its end, and where they are trained its backward too. The rows of a whole
   // constant tower are kept for other passes.
   int64_t of_images() const {
-    if (!has_tower()) {
-      return 0;
-    }
-    const bool keeps_rows = vision() == VisionTraining::kNothing && !sharded();
+    const bool keeps_rows = !tower_.trains_mergers && !sharded();
     return tower_.kept() +
            (share(p_.image_rows, p_.tensor_ranks) + (keeps_rows ? p_.kept_image_rows : 0)) *
                tower_.row;
@@ -227,20 +237,23 @@ class Sizes {
     if (!casts_ && !sharded()) {
       return 0;
     }
-    const bool all = vision() == VisionTraining::kAll, keeps_blocks = !layers_->recomputes();
-    const int64_t of_blocks = all && keeps_blocks && !sharded() ? blocks * block_ : 0;
-    const int64_t of_mergers = trains_mergers() && (!all || !sharded()) ? mergers_ : 0;
-    return (of_blocks + of_mergers + (all ? patch_embedding_ : 0)) * compute_;
+    const bool all = tower_.blocks > 0, keeps_blocks = !layers_->recomputes();
+    const int64_t of_blocks = all && keeps_blocks && !sharded() ? blocks * e_.block : 0;
+    const int64_t of_mergers = tower_.trains_mergers && (!all || !sharded()) ? e_.mergers : 0;
+    return (of_blocks + of_mergers + (all ? e_.patch_embedding : 0)) * compute_;
   }
-  int64_t tower_weights() const { return tower_weights(tower_.blocks); }
+  // Gradients of the rows that this rank encodes.
+  int64_t merged_rows_bytes() const {
+    return p_.patches / c_.vision->patches_of_token() * tower_.row;
+  }
 
   // elements: of the unit whose backward runs.
   MemoryEstimate in_tower(int64_t blocks, int64_t elements) const {
     MemoryEstimate m = states();
-    const int64_t later = p_.accumulates || sharded() ? 0 : blocks * block_ + patch_embedding_;
+    const int64_t later = p_.accumulates || sharded() ? 0 : blocks * e_.block + e_.patch_embedding;
     const bool whole = !sharded() || p_.state.zero_stage == 1;
     m.gradients = p_.state.masters_on_host ? elements * master_
-                                           : ((whole ? parameters_ - later : stored()) +
+                                           : ((whole ? e_.parameters - later : stored()) +
                                               (p_.accumulates || sharded() ? elements : 0)) *
                                                  master_;
     m.gathered = keeps_gathered()
@@ -255,15 +268,15 @@ class Sizes {
   int64_t layer_gradients(int64_t done) const {
     int64_t gradients = p_.accumulates || sharded()
                             ? accumulated_gradients()
-                            : std::accumulate(elements_of_layer_.end() - done,
-                                              elements_of_layer_.end(), int64_t{0}) *
+                            : std::accumulate(e_.elements_of_layer.end() - done,
+                                              e_.elements_of_layer.end(), int64_t{0}) *
                                   master_;
     // The head's gradient: of tied weights it waits for the embedding's.
     if (!p_.accumulates || c_.tie_word_embeddings) {
-      gradients += head_parameters_ * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
+      gradients += e_.head_parameters * (sharded() && !c_.tie_word_embeddings ? 0 : master_);
     }
     if (sharded()) {
-      gradients += layer_parameters_ * master_;  // whole, while it is summed
+      gradients += e_.layer_parameters * master_;  // whole, while it is summed
     }
     return gradients;
   }
@@ -276,8 +289,8 @@ class Sizes {
     // Experts are never packed: a model that has them is refused, with its size as if they were
     // not.
     const int64_t base = adapters_->packed_layers
-                             ? (share(dense_ - dense_layers_, state.shard_ranks) +
-                                share(experts_, state.expert_shard_ranks)) *
+                             ? (share(e_.dense - e_.dense_layers, state.shard_ranks) +
+                                share(e_.experts, state.expert_shard_ranks)) *
                                        compute_ +
                                    *adapters_->packed_layers
                              : stored() * compute_;
@@ -297,19 +310,19 @@ class Sizes {
   int64_t stored() const {
     // Parameters that every tensor rank uses whole are sharded over these ranks too.
     const int64_t of_whole = sharded() ? p_.state.shard_ranks * p_.tensor_ranks : 1;
-    return share(dense_ - whole_, p_.state.shard_ranks) + share(whole_, of_whole) +
-           share(experts_, p_.state.expert_shard_ranks);
+    return share(e_.dense - e_.whole, p_.state.shard_ranks) + share(e_.whole, of_whole) +
+           share(e_.experts, p_.state.expert_shard_ranks);
   }
   int64_t own_words() const { return share(c_.vocab_size, p_.tensor_ranks); }
   // Whether this rank's experts are gathered for use.
   bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
   // Elements of a layer that are made for use, where weights are.
   int64_t made_layer() const {
-    return dense_layer_ + (experts_sharded() || casts_ ? experts_layer_ : 0);
+    return e_.dense_layer + (experts_sharded() || casts_ ? e_.experts_layer : 0);
   }
   int64_t kept_gathered() const {
-    return (dense_ + constant_ + (experts_sharded() ? experts_ : 0)) * compute_ +
-           (experts_sharded() || !casts_ ? 0 : experts_layer_ * compute_);
+    return (e_.dense + e_.constant + (experts_sharded() ? e_.experts : 0)) * compute_ +
+           (experts_sharded() || !casts_ ? 0 : e_.experts_layer * compute_);
   }
 
   // Weights, moments and host memory, which do not depend on the moment.
@@ -328,7 +341,7 @@ class Sizes {
       (state.parameters_on_host ? m.host : m.weights) += masters;
     }
     const int64_t constants =
-        share(constant_, sharded() ? state.shard_ranks * p_.tensor_ranks : 1) * compute_;
+        share(e_.constant, sharded() ? state.shard_ranks * p_.tensor_ranks : 1) * compute_;
     (state.parameters_on_host ? m.host : m.weights) += constants;
     if (p_.trains) {
       const bool off = state.moments_on_host || state.masters_on_host;
@@ -350,13 +363,13 @@ class Sizes {
       return p_.accumulates ? adapters_->masters : 0;
     }
     if (p_.state.masters_on_host) {
-      return layer_parameters_ * master_;
+      return e_.layer_parameters * master_;
     }
     if (!p_.accumulates) {
       return 0;
     }
     const bool whole = !sharded() || p_.state.zero_stage == 1;
-    return (whole ? parameters_ : stored()) * master_;
+    return (whole ? e_.parameters : stored()) * master_;
   }
 
   // Casts of layers' weights that their backward keeps.
@@ -365,7 +378,7 @@ class Sizes {
       return 0;
     }
     return layers_kept * compute_ *
-           ((sharded() ? 0 : dense_layer_) + (experts_sharded() ? 0 : experts_layer_));
+           ((sharded() ? 0 : e_.dense_layer) + (experts_sharded() ? 0 : e_.experts_layer));
   }
 
   // Tables that all layers share: of RoPE, of states.
@@ -388,16 +401,8 @@ class Sizes {
   bool casts_ = false;                           // weights are cast for use
   std::optional<AdapterMemory> adapters_;        // empty: all weights are trained
   std::optional<LayersMemory> layers_;
-  // Elements that this rank computes with, its own experts among them: of the largest layer, and of
-  // all.
-  int64_t dense_layer_ = 0, experts_layer_ = 0, layer_parameters_ = 0;
-  std::vector<int64_t> elements_of_layer_;
-  int64_t dense_ = 0, dense_layers_ = 0, experts_ = 0, parameters_ = 0, head_parameters_ = 0;
-  int64_t whole_ = 0;  // of dense_: those that several tensor ranks use whole
+  RankElements e_;
   VisionCost tower_;
-  // Of a tower: its parts that are constant beside trained ones, which are not in dense_; its
-  // units.
-  int64_t constant_ = 0, patch_embedding_ = 0, block_ = 0, merger_ = 0, mergers_ = 0;
 };
 
 void take_larger(MemoryEstimate& largest, const MemoryEstimate& moment) {
@@ -411,13 +416,13 @@ MemoryEstimate largest_moment(const Sizes& sizes) {
   for (int64_t below = 0; below < sizes.layers(); ++below) {
     take_larger(largest, sizes.in_layer(below));
   }
-  if (sizes.has_tower()) {
+  if (sizes.tower().forward > 0) {
     take_larger(largest, sizes.in_tower_forward());
   }
-  if (sizes.trains_mergers()) {
+  if (sizes.tower().trains_mergers) {
     take_larger(largest, sizes.in_mergers());
   }
-  for (int64_t below = 0; below < sizes.trained_blocks(); ++below) {
+  for (int64_t below = 0; below < sizes.tower().blocks; ++below) {
     take_larger(largest, sizes.in_block(below));
   }
   return largest;

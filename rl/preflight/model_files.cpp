@@ -59,7 +59,8 @@ std::optional<engine::ModelConfig> read_model(const Config& config, const std::s
     return std::nullopt;
   }
   try {
-    engine::ModelConfig model = engine::load_model_config(path);
+    engine::ModelConfig model =
+        engine::load_model_config(path, {.vision = !config.data.image_key.empty()});
     check_experts(config, key, model, report);
     if (const auto& fields = model.on_disk.fields_passed_over; !fields.empty()) {
       report.notes.push_back(key +
