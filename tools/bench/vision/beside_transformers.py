@@ -3,16 +3,17 @@
 Both train the same random weights in fp32 by AdamW, with the gradient clipped at 1, on the same images and texts and with as
 many threads. A step has 16 samples with an image each, of mixed sizes that no processor changes; none comes twice. Ours is
 packed; theirs is one batch padded to its longest sample, with sdpa; its patches are made before the clock starts, while our
-step reads and cuts its own. Losses and gradient norms must agree on every step to within 1e-3 of
-their size.
+step reads and cuts its own. Losses and gradient norms must agree on every step to within 1e-3 of their size.
 
 Each repetition is a process of each side, one after the other: a step to warm up, then --steps. Reported: the median over all
-timed steps of a side, and the ratio's range over the repetitions.
+timed steps of a side, and the ratio's range over the repetitions. Other load on the machine delays one side and not the other,
+and threads that wait for a delayed one wait busily, so where there is load, take --threads 1 and the ratio of CPU time.
 
 Usage: beside_transformers.py [--ringside PROGRAM] [--repetitions N] [--steps N] [--threads N] [--small] [--save]
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import psutil
 import torch
 import transformers
 
@@ -132,14 +134,14 @@ def print_transformers(folder: pathlib.Path, case: str, steps: int, threads: int
     done = []
     for step in range(steps):
         batch = batch_of(folder, step)
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         loss = model(**batch).loss
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
         optimizer.step()
         optimizer.zero_grad()
         done.append({"loss": loss.item(), "grad_norm": norm.item(), "seconds": time.perf_counter() - begin,
-                     "positions": batch["input_ids"].numel(), "tokens": int(batch["attention_mask"].sum()),
+                     "cpu_s": time.process_time() - cpu_begin, "positions": batch["input_ids"].numel(), "tokens": int(batch["attention_mask"].sum()),
                      "patches": len(batch["pixel_values"])})
     print(json.dumps(done))
 
@@ -154,9 +156,35 @@ def run_ours(folder: pathlib.Path, case: str, steps: int, options: argparse.Name
         "optimizer.beta2": BETAS[1], "optimizer.eps": EPS, "checkpoint.every_minutes": 0, "log.progress": "lines"}
     with tempfile.TemporaryDirectory() as run:
         command = [options.ringside, "train", "--run-dir", f"{run}/run", *(f"{k}={v}" for k, v in words.items())]
-        run_process([str(word) for word in command], options.threads)
-        return [{"loss": line["loss"], "grad_norm": line["grad_norm"], "seconds": line["step_time"],
-                 "tokens": int(line["num_tokens"])} for line in ringside_cli.read_steps(pathlib.Path(run) / "run")]
+        ends = cpu_at_steps([str(word) for word in command], pathlib.Path(run) / "run/metrics.jsonl", options.threads)
+        lines = ringside_cli.read_steps(pathlib.Path(run) / "run")
+    if len(ends) != len(lines):
+        raise RuntimeError(f"saw the ends of {len(ends)} steps of {len(lines)}")
+    return [{"loss": line["loss"], "grad_norm": line["grad_norm"], "seconds": line["step_time"], "cpu_s": end - begin,
+             "tokens": int(line["num_tokens"])} for line, begin, end in zip(lines, [0.0, *ends], ends)]
+
+
+def cpu_at_steps(command: list[str], metrics: pathlib.Path, threads: int) -> list[float]:
+    """Runs `command`; returns the CPU seconds it had used when each step's line came into `metrics`."""
+    ends, used = [], 0.0
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                    times = psutil.Process(process.pid).cpu_times()
+                    used = times.user + times.system
+                lines = metrics.read_text().splitlines() if metrics.exists() else []
+                steps = sum('"loss"' in line for line in lines)
+                ends += [used] * (steps - len(ends))
+                time.sleep(0.01)
+        finally:
+            process.terminate()
+            process.wait()
+        log.seek(0)
+        if process.returncode != 0:
+            raise RuntimeError(f"exit status {process.returncode} of {command}\n{log.read()}")
+    return ends
 
 
 def run_process(command: list[str], threads: int) -> str:
@@ -178,24 +206,27 @@ def worst_difference(ours: list[dict], theirs: list[dict], field: str) -> float:
 
 
 def measure(folder: pathlib.Path, case: str, options: argparse.Namespace) -> dict:
-    steps, timed, ratios, worst = 1 + options.steps, {"ours": [], "transformers": []}, [], {}
+    steps, worst, ratios = 1 + options.steps, {}, {"seconds": [], "cpu_s": []}
+    timed = {field: {"ours": [], "transformers": []} for field in ratios}
     load = os.getloadavg()[0]
     for _ in range(options.repetitions):
         sides = {"ours": run_ours(folder, case, steps, options), "transformers": run_transformers(folder, case, steps, options)}
-        seconds = {name: [step["seconds"] for step in done[1:]] for name, done in sides.items()}
-        for name in timed:
-            timed[name] += seconds[name]
-        ratios.append(statistics.median(seconds["transformers"]) / statistics.median(seconds["ours"]))
+        for field, of_sides in timed.items():
+            values = {name: [step[field] for step in done[1:]] for name, done in sides.items()}
+            for name in of_sides:
+                of_sides[name] += values[name]
+            ratios[field].append(statistics.median(values["transformers"]) / statistics.median(values["ours"]))
         for field in ("loss", "grad_norm"):
             worst[field] = max(worst.get(field, 0.0), worst_difference(sides["ours"], sides["transformers"], field))
-    medians = {name: statistics.median(values) for name, values in timed.items()}
-    theirs = sides["transformers"][1:]
-    return {"case": f"tower {case}", "threads": options.threads, "ours_s": medians["ours"],
-            "transformers_s": medians["transformers"], "speedup": medians["transformers"] / medians["ours"],
-            "speedup_range": [min(ratios), max(ratios)], "loss_off_by": worst["loss"], "grad_norm_off_by": worst["grad_norm"],
-            "load_average": [load, os.getloadavg()[0]], "seconds": timed,
-            **{f"{field}_of_step": statistics.mean(step[field] for step in theirs)
-               for field in ("tokens", "positions", "patches")}}
+    theirs, result = sides["transformers"][1:], {"case": f"tower {case}", "threads": options.threads}
+    for field, of_sides in timed.items():
+        ours, others = (statistics.median(of_sides[name]) for name in ("ours", "transformers"))
+        result[field] = {"ours": ours, "transformers": others, "ratio": others / ours,
+                         "ratio_range": [min(ratios[field]), max(ratios[field])], "steps": of_sides}
+    return result | {"loss_off_by": worst["loss"], "grad_norm_off_by": worst["grad_norm"],
+                     "load_average": [load, os.getloadavg()[0]],
+                     **{f"{field}_of_step": statistics.mean(step[field] for step in theirs)
+                        for field in ("tokens", "positions", "patches")}}
 
 
 def save(results: list[dict], parameters: int, options: argparse.Namespace) -> pathlib.Path:
@@ -206,7 +237,7 @@ def save(results: list[dict], parameters: int, options: argparse.Namespace) -> p
             "cpu": {name: found and found[1] for name, found in fields.items()}, "cores": os.cpu_count(),
             "parameters": parameters, "samples": SAMPLES, "repetitions": options.repetitions, "steps": options.steps,
             "tokens_per_micro_batch": options.tokens_per_micro_batch}
-    path = _ROOT / "tools/bench/results" / f"vision-beside-transformers-{head['date']}.jsonl"
+    path = _ROOT / "tools/bench/results" / f"vision-beside-transformers-{options.threads}-threads-{head['date']}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in [head, *results]))
     return path
 
