@@ -144,26 +144,15 @@ std::string VllmServer::served_name() const {
 }
 
 json VllmServer::completion(const GenerateRequest& request) const {
-  const SamplingSettings& sampling = request.sampling;
-  return {{"model", served_name()},
-          {"prompt", json::array({request.prompt_ids})},
-          {"n", 1},
-          {"max_tokens", request.max_tokens},
-          {"temperature", sampling.temperature},
-          {"top_p", sampling.top_p},
-          {"top_k", sampling.top_k},
-          {"min_p", 0.0},
-          {"repetition_penalty", 1.0},
-          {"presence_penalty", 0.0},
-          {"frequency_penalty", 0.0},
-          {"stop_token_ids", request.stop_ids},
-          {"logprobs", 0},
-          {"return_token_ids", true},
-          {"return_tokens_as_token_ids", true},
-          {"seed", request.seed},
-          {"stream", false},
-          {"cache_salt", request.cache_salt},
-          {"request_id", request.request_id}};
+  json body = vllm_sampling(request);
+  body.update({{"model", served_name()},
+               {"prompt", json::array({request.prompt_ids})},
+               {"return_token_ids", true},
+               {"return_tokens_as_token_ids", true},
+               {"stream", false},
+               {"cache_salt", request.cache_salt},
+               {"request_id", request.request_id}});
+  return body;
 }
 
 Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,

@@ -6,6 +6,22 @@
 
 namespace ringside::bridge {
 
+nlohmann::json vllm_sampling(const GenerateRequest& request) {
+  const SamplingSettings& sampling = request.sampling;
+  return {{"n", 1},
+          {"max_tokens", request.max_tokens},
+          {"temperature", sampling.temperature},
+          {"top_p", sampling.top_p},
+          {"top_k", sampling.top_k},
+          {"min_p", 0.0},
+          {"repetition_penalty", 1.0},
+          {"presence_penalty", 0.0},
+          {"frequency_penalty", 0.0},
+          {"stop_token_ids", request.stop_ids},
+          {"logprobs", 0},
+          {"seed", request.seed}};
+}
+
 std::optional<FinishReason> vllm_finish(const std::string& name) {
   if (name == "stop") {
     return FinishReason::kStop;

@@ -1,4 +1,4 @@
-// What the choices of vLLM's routes have in common.
+// What the requests and choices of vLLM's routes have in common.
 // Thread safety: pure.
 #pragma once
 
@@ -9,6 +9,10 @@
 #include "rollout_bridge/servers/inference_server.h"
 
 namespace ringside::bridge {
+
+// The sampling parameters of a request, by vLLM's names. Those that recipes have no key for are
+// named too, because a model's generation_config.json would set them.
+nlohmann::json vllm_sampling(const GenerateRequest& request);
 
 // The reason of that name; nullopt for a name that vLLM does not write.
 std::optional<FinishReason> vllm_finish(const std::string& name);

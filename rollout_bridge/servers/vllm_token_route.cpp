@@ -131,23 +131,10 @@ std::vector<uint8_t> vllm_image_item(const RequestImage& image) {
 }
 
 nlohmann::json vllm_token_request(const GenerateRequest& request, const std::string& model) {
-  const SamplingSettings& sampling = request.sampling;
   nlohmann::json body{{"model", model},
                       {"request_id", request.request_id},
                       {"token_ids", request.prompt_ids},
-                      {"sampling_params",
-                       {{"n", 1},
-                        {"max_tokens", request.max_tokens},
-                        {"temperature", sampling.temperature},
-                        {"top_p", sampling.top_p},
-                        {"top_k", sampling.top_k},
-                        {"min_p", 0.0},
-                        {"repetition_penalty", 1.0},
-                        {"presence_penalty", 0.0},
-                        {"frequency_penalty", 0.0},
-                        {"stop_token_ids", request.stop_ids},
-                        {"logprobs", 0},
-                        {"seed", request.seed}}},
+                      {"sampling_params", vllm_sampling(request)},
                       {"stream", false},
                       {"cache_salt", request.cache_salt}};
   if (!request.images.empty()) {

@@ -32,19 +32,7 @@ constexpr double kTolerance = 1e-10;
 
 Outcome train(Layout layout, const engine::ModelConfig& model) {
   layout.images = true;
-  Outcome outcome;
-  const rl::ParallelConfig parallel = layout.config();
-  test::run_ranks_in_memory(
-      rl::mesh_shape(parallel),
-      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-        Outcome own =
-            test::train_sharded(layout, model, at::kDouble, at::kDouble, kSteps, mesh, groups);
-        if (mesh.rank() == 0) {
-          outcome = std::move(own);
-        }
-      },
-      rl::sharding_axes(parallel));
-  return outcome;
+  return test::train_in_double(layout, model, kSteps);
 }
 
 engine::ModelConfig with_tower(engine::ModelConfig config, VisionFamily family) {

@@ -11,6 +11,7 @@
 #include "engine/models/quantised_layer.h"
 #include "engine/models/value_model.h"
 #include "tests/support/catch.h"
+#include "tests/support/compare_training.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
 #include "tests/support/tiny_model.h"
@@ -63,21 +64,8 @@ const std::vector<Model>& models() {
   return all;
 }
 
-// Of rank 0.
 Outcome train(const Layout& layout, const engine::ModelConfig& model) {
-  Outcome outcome;
-  const rl::ParallelConfig parallel = layout.config();
-  test::run_ranks_in_memory(
-      rl::mesh_shape(parallel),
-      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
-        Outcome own =
-            test::train_sharded(layout, model, at::kDouble, at::kDouble, kSteps, mesh, groups);
-        if (mesh.rank() == 0) {
-          outcome = std::move(own);
-        }
-      },
-      rl::sharding_axes(parallel));
-  return outcome;
+  return test::train_in_double(layout, model, kSteps);
 }
 
 const std::vector<Layout>& layouts() {

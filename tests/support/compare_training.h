@@ -3,12 +3,32 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/ranks.h"
 #include "tests/support/sharded_training.h"
 
 namespace ringside::test {
+
+// Trains on all ranks of a layout in fp64, as threads of this process. Returns rank 0's outcome.
+inline ShardOutcome train_in_double(const ShardLayout& layout, const engine::ModelConfig& model,
+                                    int64_t steps) {
+  ShardOutcome outcome;
+  const rl::ParallelConfig parallel = layout.config();
+  run_ranks_in_memory(
+      rl::mesh_shape(parallel),
+      [&](const sp::Mesh& mesh, const sp::ProcessGroups& groups) {
+        ShardOutcome own =
+            train_sharded(layout, model, at::kDouble, at::kDouble, steps, mesh, groups);
+        if (mesh.rank() == 0) {
+          outcome = std::move(own);
+        }
+      },
+      rl::sharding_axes(parallel));
+  return outcome;
+}
 
 // The weights of all units, one behind the other.
 inline at::Tensor all_weights(const ShardOutcome& outcome) {
