@@ -58,10 +58,8 @@ void add_activations(FieldList& fields, ModelConfig& model) {
       "for experts below their layer's mean load, and subtracts above; 0 = it is fixed");
   fields.choice("model.vision", model.vision,
                 "with data.image_key: what is trained of the model's vision tower: frozen = "
-                "nothing, mergers = "
-                "the layers that make rows of the language model, trained = all of it. With "
-                "lora.rank above 0 "
-                "it is frozen");
+                "nothing, mergers = the layers that make rows of the language model, trained = "
+                "all of it. With lora.rank above 0 it is frozen");
 }
 
 // Keys that act on what recomputation keeps or computes.

@@ -141,8 +141,8 @@ def print_transformers(folder: pathlib.Path, case: str, steps: int, threads: int
         optimizer.step()
         optimizer.zero_grad()
         done.append({"loss": loss.item(), "grad_norm": norm.item(), "seconds": time.perf_counter() - begin,
-                     "cpu_s": time.process_time() - cpu_begin, "positions": batch["input_ids"].numel(), "tokens": int(batch["attention_mask"].sum()),
-                     "patches": len(batch["pixel_values"])})
+                     "cpu_s": time.process_time() - cpu_begin, "positions": batch["input_ids"].numel(),
+                     "tokens": int(batch["attention_mask"].sum()), "patches": len(batch["pixel_values"])})
     print(json.dumps(done))
 
 
