@@ -288,6 +288,11 @@ void Generation::sample(const at::Tensor& hidden_BE, std::size_t first_row) {
   drop_finished();
 }
 
+int64_t Generation::most_tokens(std::size_t completion) const {
+  return options_.max_new_tokens.empty() ? params_.max_new_tokens
+                                         : options_.max_new_tokens[completion];
+}
+
 bool Generation::is_live(const Row& row) const {
   return completions_[row.completion].finish == StopReason::kAborted;
 }
@@ -300,7 +305,7 @@ void Generation::record(Row& row, int64_t id, float logprob) {
   const auto& stops = params_.stop_ids;
   if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
     completion.finish = StopReason::kStop;
-  } else if (static_cast<int64_t>(completion.ids.size()) == params_.max_new_tokens) {
+  } else if (std::ssize(completion.ids) == most_tokens(row.completion)) {
     completion.finish = StopReason::kLength;
   }
 }

@@ -86,6 +86,7 @@ class Generation {
   void forget_unneeded();
   void sample(const at::Tensor& hidden_BE, std::size_t first_row);
   void record(Row& row, int64_t id, float logprob);
+  int64_t most_tokens(std::size_t completion) const;
   bool is_live(const Row& row) const;
   void drop_finished();
 

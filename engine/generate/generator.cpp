@@ -57,6 +57,11 @@ void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t
     throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
                                 std::to_string(options.seeds.size()) + " seeds");
   }
+  const std::span<const int64_t> lengths = options.max_new_tokens;
+  if (!lengths.empty() && lengths.size() != prompts.size()) {
+    throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
+                                std::to_string(lengths.size()) + " lengths of completions");
+  }
   check_images(decoder, prompts, options);
   if (options.max_rows < 0 || options.cache_bytes < 0) {
     throw std::invalid_argument("generate: max_rows and cache_bytes must not be negative, got " +
@@ -68,11 +73,17 @@ void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t
     if (prompts[i].empty()) {
       throw std::invalid_argument("generate: prompt " + std::to_string(i) + " is empty");
     }
-    const int64_t needed = static_cast<int64_t>(prompts[i].size()) + params.max_new_tokens;
+    const int64_t new_tokens = lengths.empty() ? params.max_new_tokens : lengths[i];
+    if (new_tokens < 1 || new_tokens > params.max_new_tokens) {
+      throw std::invalid_argument("generate: a completion of " + std::to_string(new_tokens) +
+                                  " tokens at most, expected 1 to " +
+                                  std::to_string(params.max_new_tokens));
+    }
+    const int64_t needed = static_cast<int64_t>(prompts[i].size()) + new_tokens;
     if (limit > 0 && needed > limit) {
       throw std::invalid_argument("generate: prompt " + std::to_string(i) + " of " +
                                   std::to_string(prompts[i].size()) + " tokens plus " +
-                                  std::to_string(params.max_new_tokens) + " new ones exceeds " +
+                                  std::to_string(new_tokens) + " new ones exceeds " +
                                   std::to_string(limit) + " positions");
     }
     const int64_t bytes = options.cache_bytes == 0 ? 0 : sole_row_bytes(decoder, needed);

@@ -45,6 +45,8 @@ struct PromptImageRows {
 struct GenerateOptions {
   // One per prompt, or empty: prompt i then uses sequence i of params.seed.
   std::span<const uint64_t> seeds = {};
+  // Tokens of each completion at most, 1 to params.max_new_tokens; or empty: that many for all.
+  std::span<const int64_t> max_new_tokens = {};
   // The images of each prompt, in order; or empty: no prompt has any. A placeholder's id elsewhere
   // is text, also one that is drawn.
   std::span<const std::vector<PromptImageRows>> images = {};
@@ -67,7 +69,7 @@ struct GenerateOptions {
 // Blocks: until done.
 // Throws: std::invalid_argument on a stage of a model, an empty prompt, a prompt longer than
 // num_positions() of the model (when set) allows with max_new_tokens, one that cache_bytes cannot
-// hold with max_new_tokens, a wrong number of seeds or of lists of images, images for a model
+// hold with max_new_tokens, a wrong number of seeds, lengths or lists of images, images for a model
 // without a vision tower or as token_positions(), negative options, and bad params; c10::Error on
 // rows of images that do not fit their spans,
 // on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
