@@ -145,13 +145,13 @@ void ChatFormat::start_process() {
   throw std::runtime_error("the chat template of " + model_path_ + " cannot be used: " + problem);
 }
 
-nlohmann::json ChatFormat::ask(const Conversation& conversation, bool prompt) {
+nlohmann::json ChatFormat::ask(const Conversation& conversation, const char* form) {
   if (process_ == nullptr) {
     start();
   }
   try {
     return process_->ask(
-        {{"messages", conversation.messages}, {"tools", conversation.tools}, {"prompt", prompt}});
+        {{"messages", conversation.messages}, {"tools", conversation.tools}, {"form", form}});
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("the chat template of " + model_path_ +
                              " cannot render the messages: " + error.what());
@@ -162,11 +162,22 @@ std::string ChatFormat::prompt(const Conversation& conversation) {
   if (data_.chat_template != ChatTemplate::kModel) {
     return chat_prompt(plain_messages(conversation), data_.chat_template);
   }
-  return ask(conversation, /*prompt=*/true).at("text").get<std::string>();
+  return ask(conversation, "prompt").at("text").get<std::string>();
+}
+
+std::string ChatFormat::text(const Conversation& conversation) {
+  if (data_.chat_template == ChatTemplate::kModel) {
+    return ask(conversation, "text").at("text").get<std::string>();
+  }
+  std::string text;
+  for (const ChatPiece& piece : chat_pieces(plain_messages(conversation), data_.chat_template)) {
+    text += piece.text;
+  }
+  return text;
 }
 
 RenderedChat ChatFormat::render(const Conversation& conversation) {
-  const json answer = ask(conversation, /*prompt=*/false);
+  const json answer = ask(conversation, "spans");
   return {answer.at("text").get<std::string>(),
           answer.at("spans").get<std::vector<std::pair<int64_t, int64_t>>>()};
 }

@@ -63,18 +63,22 @@ class ChatFormat {
   // ChatUnavailable; with another template what plain_messages() and chat_prompt() throw.
   std::string prompt(const Conversation& conversation);
 
-  // The whole conversation of the model's template, with data.chat_template model only. The
-  // assistant's parts are those that the template marks by {% generation %}. In a template without
-  // marks they are found by rendering the conversation up to each of the assistant's messages: from
-  // the end of the prompt to the end of the message, without white space after it.
-  // Blocks: as prompt().
-  // Throws: as prompt(), and for a template whose earlier messages change when later ones follow.
+  // The whole conversation. Blocks and throws: as prompt().
+  std::string text(const Conversation& conversation);
+
+  // The same of the model's template with what the assistant wrote, with data.chat_template model
+  // only. The assistant's parts are those that the template marks by {% generation %}. In a
+  // template without marks they are found by rendering the conversation up to each of the
+  // assistant's messages: from the end of the prompt to the end of the message, without white space
+  // after it. Blocks: as prompt(). Throws: as prompt(), and for a template whose earlier messages
+  // change when later ones follow.
   RenderedChat render(const Conversation& conversation);
 
  private:
   void start();
   void start_process();
-  nlohmann::json ask(const Conversation& conversation, bool prompt);
+  // form: "prompt", "text" or "spans".
+  nlohmann::json ask(const Conversation& conversation, const char* form);
 
   DataConfig data_;
   std::string model_path_;

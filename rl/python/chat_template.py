@@ -122,9 +122,9 @@ def assistant_spans(messages, tools, text):
 
 
 def answer(value):
-    messages, tools = value["messages"], value["tools"]
-    text = text_of(messages, tools, value["prompt"])
-    if value["prompt"]:
+    messages, tools, form = value["messages"], value["tools"], value["form"]
+    text = text_of(messages, tools, form == "prompt")
+    if form != "spans":
         return {"text": text}
     marked = [list(span) for span in spans]
     found = marked or assistant_spans(messages, tools, text)
