@@ -23,9 +23,10 @@ const std::vector<Layer>& layers() {
   return table;
 }
 
-constexpr std::array<std::string_view, 10> kTorchFree = {
-    "sp/lanes/",  "sp/layout/", "sp/plan/",    "engine/images/", "rollout_bridge/",
-    "rl/config/", "rl/report/", "rl/rewards/", "rl/python/",     "tools/launch/"};
+constexpr std::array<std::string_view, 12> kTorchFree = {
+    "sp/lanes/",       "sp/layout/",  "sp/plan/",   "engine/images/",
+    "rollout_bridge/", "rl/chat/",    "rl/config/", "rl/gateway/",
+    "rl/report/",      "rl/rewards/", "rl/python/", "tools/launch/"};
 
 // A rollout worker carries no trainer code, and the other way round.
 struct Apart {

@@ -1,0 +1,105 @@
+#include "rl/gateway/chat_turns.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "rl/data/prompt_tokens.h"
+#include "rl/gateway/chat_messages.h"
+
+namespace ringside::rl {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Whether the request's messages are those of the turn, its reply included, and then others.
+bool begins_with(const Conversation& asked, const Conversation& turn) {
+  return asked.tools == turn.tools && asked.messages.size() > turn.messages.size() &&
+         std::equal(turn.messages.begin(), turn.messages.end(), asked.messages.begin(),
+                    same_message);
+}
+
+}  // namespace
+
+ChatText::ChatText(ChatFormat format, const engine::Tokenizer& tokenizer)
+    : format_(std::move(format)), tokenizer_(tokenizer) {}
+
+std::string ChatText::prompt(const Conversation& conversation) {
+  const std::lock_guard lock(mutex_);
+  return format_.prompt(conversation);
+}
+
+std::string ChatText::whole(const Conversation& conversation) {
+  const std::lock_guard lock(mutex_);
+  return format_.text(conversation);
+}
+
+std::string ChatText::closing() {
+  const std::lock_guard lock(mutex_);
+  if (!closing_) {
+    const std::string reply = "r1ng5ide";  // in no template
+    const std::string text = format_.text(
+        {{{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", reply}}},
+         nullptr});
+    const std::size_t found = text.rfind(reply);
+    if (found == std::string::npos) {
+      throw std::runtime_error("the chat template does not write what the assistant said");
+    }
+    closing_ = text.substr(found + reply.size());
+  }
+  return *closing_;
+}
+
+std::vector<int64_t> ChatText::encode(const std::string& text) const {
+  return text_prompt_tokens(text, format_.add_special_tokens(), tokenizer_).ids;
+}
+
+ChatTurns::Context ChatTurns::context(ChatText& text, const Conversation& asked) const {
+  std::vector<const Turn*> longest_first;
+  for (auto turn = turns_.rbegin(); turn != turns_.rend(); ++turn) {  // the newest of equal ones
+    if (begins_with(asked, turn->conversation)) {
+      longest_first.push_back(&*turn);
+    }
+  }
+  std::stable_sort(longest_first.begin(), longest_first.end(), [](const Turn* a, const Turn* b) {
+    return a->conversation.messages.size() > b->conversation.messages.size();
+  });
+  Context context{.conversation = asked};
+  if (!longest_first.empty()) {  // its messages have their reasoning
+    const ordered_json& recorded = longest_first.front()->conversation.messages;
+    std::copy(recorded.begin(), recorded.end(), context.conversation.messages.begin());
+  }
+  const std::string prompt = text.prompt(context.conversation);
+  for (const Turn* turn : longest_first) {
+    if (auto ids = ids_after(text, *turn, prompt)) {
+      context.end = turn->end;
+      context.ids = std::move(*ids);
+      return context;
+    }
+  }
+  context.ids = text.encode(prompt);
+  return context;
+}
+
+// The ids that follow a turn's in this prompt; nullopt if the turn is rendered in another way.
+std::optional<std::vector<int64_t>> ChatTurns::ids_after(ChatText& text, const Turn& turn,
+                                                         const std::string& prompt) const {
+  const std::string through = text.whole(turn.conversation);
+  const std::string closing = text.closing();
+  if (!through.ends_with(closing) || !prompt.starts_with(through)) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> ids = text.tokenizer().encode(closing + prompt.substr(through.size()));
+  if (turn.stop && !ids.empty() && ids.front() == *turn.stop) {
+    ids.erase(ids.begin());  // the reply ends with it
+  }
+  return ids;
+}
+
+void ChatTurns::add(Conversation asked, ordered_json reply, int64_t end,
+                    std::optional<int64_t> stop) {
+  asked.messages.push_back(std::move(reply));
+  turns_.push_back({std::move(asked), end, stop});
+}
+
+}  // namespace ringside::rl

@@ -1,0 +1,212 @@
+#include "rl/gateway/gateway_server.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "rl/gateway/anthropic_api.h"
+#include "rl/gateway/openai_api.h"
+#include "rl/gateway/request_fields.h"
+
+namespace ringside::rl {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kJson = "application/json";
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a request
+constexpr int64_t kMostWait = 60;                          // seconds
+
+// How a route reads a request, and writes its answers and errors.
+struct Dialect {
+  ModelRequest (*read)(const ordered_json&);
+  ordered_json (*write)(const ModelRequest&, const ModelReplies&);
+  std::string (*events)(const ModelRequest&, const ModelReplies&);
+  ordered_json (*error)(int, const std::string&);
+};
+
+constexpr Dialect kChat{read_openai_chat, openai_chat_answer, openai_chat_events, openai_error};
+constexpr Dialect kText{read_openai_completion, openai_completion_answer, openai_completion_events,
+                        openai_error};
+constexpr Dialect kMessages{read_anthropic_messages, anthropic_answer, anthropic_events,
+                            anthropic_error};
+
+ordered_json body_of(const httplib::Request& request) {
+  ordered_json body = ordered_json::parse(request.body, nullptr, /*allow_exceptions=*/false);
+  if (body.is_discarded()) {
+    throw RequestRefused(400, "the body is no JSON");
+  }
+  return body;
+}
+
+// The session's name: in the path, or as the API key.
+std::string session_name(const httplib::Request& request) {
+  if (request.matches.size() > 1 && request.matches[1].matched) {
+    return request.matches[1].str();
+  }
+  constexpr std::string_view kBearer = "Bearer ";
+  const std::string bearer = request.get_header_value("Authorization");
+  if (bearer.starts_with(kBearer)) {
+    return bearer.substr(kBearer.size());
+  }
+  return request.get_header_value("x-api-key");
+}
+
+// Runs a handler; what it throws becomes an answer.
+template <class Handler>
+void answer(httplib::Response& response, const Dialect& dialect, const Handler& handler) {
+  const auto refuse = [&](int status, const char* why) {
+    response.status = status;
+    response.set_content(
+        dialect.error(status, why).dump(-1, ' ', false, ordered_json::error_handler_t::replace),
+        kJson);
+  };
+  try {
+    handler();
+  } catch (const RequestRefused& refused) {
+    refuse(refused.status(), refused.what());
+  } catch (const std::exception& error) {
+    refuse(500, error.what());
+  }
+}
+
+}  // namespace
+
+class GatewayServer::Server {
+ public:
+  Server(const std::string& address, int threads, std::string model, Gateway& gateway)
+      : model_(std::move(model)), gateway_(gateway) {
+    http_.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
+    http_.set_payload_max_length(kMostBytes);
+    http_.set_read_timeout(30);
+    http_.set_keep_alive_timeout(1);  // an idle connection keeps a thread
+    http_.set_tcp_nodelay(true);
+    // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
+    http_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    add_routes();
+    bind(address);
+    thread_ = std::thread([this] {
+      http_.listen_after_bind();
+      ended_ = true;
+    });
+  }
+
+  ~Server() {
+    // stop() does nothing before the thread listens, and may be called once.
+    while (!http_.is_running() && !ended_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    http_.stop();
+    thread_.join();
+  }
+
+  const std::string& url() const { return url_; }
+
+ private:
+  void bind(const std::string& address) {
+    const std::size_t colon = address.rfind(':');
+    const std::string host = address.substr(0, colon);
+    int port = -1;
+    if (colon != std::string::npos && address.size() > colon + 1 && address.size() < colon + 7 &&
+        std::all_of(address.begin() + static_cast<std::ptrdiff_t>(colon) + 1, address.end(),
+                    [](char c) { return c >= '0' && c <= '9'; })) {
+      port = std::stoi(address.substr(colon + 1));
+    }
+    if (port == 0) {
+      port = http_.bind_to_any_port(host);
+    } else if (port > 65535 || port < 0 || !http_.bind_to_port(host, port)) {
+      port = -1;
+    }
+    if (port < 0) {
+      throw std::runtime_error("rollout.harness_options.address " + address +
+                               " cannot be bound; expected HOST:PORT with an address of this "
+                               "machine and a free port, or port 0");
+    }
+    url_ = "http://" + host + ":" + std::to_string(port);
+  }
+
+  void add_routes() {
+    add_dialect("/v1/chat/completions", kChat);
+    add_dialect("/v1/completions", kText);
+    add_dialect("/v1/messages", kMessages);
+    http_.Get("(?:/sessions/([^/]+))?/v1/models",
+              [this](const httplib::Request&, httplib::Response& response) {
+                response.set_content(models().dump(), kJson);
+              });
+    http_.Post("/sessions", [this](const httplib::Request& request, httplib::Response& response) {
+      answer(response, kChat, [&] { claim(request, response); });
+    });
+    http_.Post("/sessions/([^/]+)/reward",
+               [this](const httplib::Request& request, httplib::Response& response) {
+                 answer(response, kChat, [&] {
+                   Gateway::end(*gateway_.desk().find(session_name(request)), body_of(request));
+                   response.set_content("{}", kJson);
+                 });
+               });
+  }
+
+  void add_dialect(const std::string& route, const Dialect& dialect) {
+    http_.Post("(?:/sessions/([^/]+))?" + route,
+               [this, &dialect](const httplib::Request& request, httplib::Response& response) {
+                 answer(response, dialect, [&] { reply(request, dialect, response); });
+               });
+  }
+
+  void reply(const httplib::Request& request, const Dialect& dialect, httplib::Response& response) {
+    const std::shared_ptr<Session> session = gateway_.desk().find(session_name(request));
+    const ModelRequest asked = dialect.read(body_of(request));
+    const ModelReplies replies = gateway_.answer(*session, asked);
+    if (asked.stream) {
+      response.set_content(dialect.events(asked, replies), "text/event-stream");
+    } else {
+      response.set_content(dialect.write(asked, replies).dump(), kJson);
+    }
+  }
+
+  void claim(const httplib::Request& request, httplib::Response& response) {
+    const ordered_json body = request.body.empty() ? ordered_json::object() : body_of(request);
+    const int64_t wait_s = RequestFields(body).integer("wait_s", 0, 0, kMostWait);
+    const auto session = gateway_.desk().claim(std::chrono::seconds(wait_s));
+    if (session == nullptr) {
+      response.status = 204;
+      return;
+    }
+    ordered_json claimed = Gateway::claimed(*session);
+    claimed["base_url"] = url_ + "/sessions/" + session->id() + "/v1";
+    claimed["model"] = model_;
+    response.set_content(claimed.dump(), kJson);
+  }
+
+  ordered_json models() const {
+    return {{"object", "list"},
+            {"data",
+             {{{"id", model_}, {"object", "model"}, {"created", 0}, {"owned_by", "ringside"}}}}};
+  }
+
+  std::string model_;
+  Gateway& gateway_;
+  std::string url_;
+  httplib::Server http_;
+  std::atomic<bool> ended_{false};  // the thread no longer listens
+  std::thread thread_;
+};
+
+GatewayServer::GatewayServer(const std::string& address, int threads, std::string model,
+                             Gateway& gateway)
+    : server_(std::make_unique<Server>(address, threads, std::move(model), gateway)) {}
+
+GatewayServer::~GatewayServer() = default;
+
+const std::string& GatewayServer::url() const { return server_->url(); }
+
+}  // namespace ringside::rl

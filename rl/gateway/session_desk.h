@@ -1,0 +1,77 @@
+// The sessions of a gateway, between the threads that serve HTTP and the worker's loop. Torch-free.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rl/gateway/session.h"
+
+namespace ringside::rl {
+
+// A request that waits for its tokens.
+struct WaitingRequest {
+  TokenRequest request;
+  std::promise<TokenAnswer> answer;
+};
+
+// Thread safety: any threads.
+class SessionDesk {
+ public:
+  using Clock = Session::Clock;
+  using Now = std::function<Clock::time_point()>;
+
+  // timeout: of a session, from when it is claimed; then it has failed.
+  SessionDesk(std::chrono::milliseconds timeout, Now now);
+
+  // --- of the worker's loop
+  // Opens a session, which a harness may claim.
+  void open(std::shared_ptr<Session> session);
+  // Takes the requests that wait. The caller answers each.
+  std::vector<std::shared_ptr<WaitingRequest>> take_requests();
+  // Takes the sessions that have ended, after it has ended those whose time is over.
+  std::vector<std::shared_ptr<Session>> take_ended();
+  // Sessions that are open, and those of them that nobody has claimed.
+  std::size_t open_sessions() const;
+  std::size_t unclaimed_sessions() const;
+  // The run is over: nothing is claimed or sampled any more, and whoever waits is refused.
+  void close();
+
+  // --- of the threads that serve HTTP
+  // The oldest session that nobody has claimed; null if there is none within `wait`.
+  // Blocks: at most `wait`. Throws: RequestRefused (410) after close().
+  std::shared_ptr<Session> claim(std::chrono::milliseconds wait);
+  // An open session. Throws: RequestRefused (404).
+  std::shared_ptr<Session> find(const std::string& id) const;
+  // Samples all requests. Blocks: until they are sampled.
+  // Throws: RequestRefused (410) after close(); (503) when sampling failed.
+  std::vector<TokenAnswer> sample(std::vector<TokenRequest> requests);
+
+ private:
+  struct Open {
+    std::shared_ptr<Session> session;
+    std::optional<Clock::time_point> deadline;  // none: not claimed
+  };
+
+  const std::chrono::milliseconds timeout_;
+  const Now now_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::map<std::string, Open> open_;
+  std::deque<std::string> unclaimed_;
+  std::vector<std::shared_ptr<WaitingRequest>> waiting_;
+  bool is_closed_ = false;
+};
+
+}  // namespace ringside::rl
