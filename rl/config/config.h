@@ -89,6 +89,16 @@ struct ServerConfig {
   int64_t probe_tokens = 16;
   double probe_tolerance = 0.05;
 };
+// Used with a harness.
+struct HarnessConfig {
+  std::string address = "127.0.0.1:0";
+  int64_t concurrency = 64;
+  int64_t max_turns = 64;
+  double session_timeout_s = 600.0;
+  std::string python_command = "python3";
+  std::string parser = "auto";
+};
+
 struct RolloutConfig {
   int64_t prompts_per_step = 8;
   int64_t group_size = 8;
@@ -103,6 +113,8 @@ struct RolloutConfig {
   RewardOptionsConfig reward_options;
   RolloutServer server = RolloutServer::kEmbedded;
   ServerConfig server_options;
+  std::string harness;
+  HarnessConfig harness_options;
   int64_t num_workers = 1;
   int64_t worker_threads = 1;
   int64_t cache_mb = 0;

@@ -1,4 +1,5 @@
 #include "rl/config/data_files.h"
+#include "rl/config/harness_function.h"
 #include "rl/config/sections.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -72,6 +73,31 @@ void add_reward_options(FieldList& fields, RewardOptionsConfig& options) {
       "python: seconds that a call may take; then its process is killed, and started again");
 }
 
+void add_harness(FieldList& fields, RolloutConfig& rollout) {
+  HarnessConfig& harness = rollout.harness_options;
+  fields.text("rollout.harness", rollout.harness,
+              "python(FILE.py:FUNCTION) = an agent of yours makes the samples through the worker's "
+              "gateway, an OpenAI and Anthropic server; FILE from the recipe's folder; external = "
+              "one that runs elsewhere claims them; \"\" = a sample is one completion. Its reward "
+              "is what FUNCTION returns (rollout.reward worker)",
+              absolute_harness_file);
+  fields.section("rollout.harness_options", "used if harness is not empty");
+  fields.text("rollout.harness_options.address", harness.address,
+              "HOST:PORT of the gateway; port 0 = a free one, which the worker logs. It has no "
+              "authentication but the names of its sessions: use loopback or a private network");
+  fields.integer("rollout.harness_options.concurrency", harness.concurrency, between(1, 4096),
+                 "sessions that are played at a time");
+  fields.integer("rollout.harness_options.max_turns", harness.max_turns, between(1, 16384),
+                 "completions of a session; later requests are refused");
+  fields.real("rollout.harness_options.session_timeout_s", harness.session_timeout_s, above(0),
+              "seconds after which a session that has not ended has failed");
+  fields.text("rollout.harness_options.python_command", harness.python_command,
+              "interpreter that runs the function, and its arguments");
+  fields.text("rollout.harness_options.parser", harness.parser,
+              "how tool calls and reasoning are read out of what the model said, by the name of a "
+              "format; auto = by the model's chat template; none = all is content");
+}
+
 void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server) {
   fields.choice(
       "rollout.server", rollout.server,
@@ -110,6 +136,7 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
                  "length of the text whose log-probs are compared after each loading");
   fields.real("rollout.server_options.probe_tolerance", server.probe_tolerance, above(0),
               "largest mean difference of these log-probs; above it nothing is sampled");
+  add_harness(fields, rollout);
   fields.integer("rollout.num_workers", rollout.num_workers, between(1, 1024),
                  "workers that `ringside run` starts; an embedded one makes its share of a step, "
                  "256 completions at a time");
@@ -126,14 +153,57 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
       "step had one does; 0 = never");
 }
 
+// HOST:PORT, with port 0 for a free one.
+bool is_bindable(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
+  return colon > 0 && !port.empty() && port.size() <= 5 &&
+         port.find_first_not_of("0123456789") == std::string::npos && std::stoi(port) <= 65535;
+}
+
 }  // namespace
+
+void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
+  const RolloutConfig& rollout = c.rollout;
+  if (rollout.harness.empty() || c.algorithm.task == Task::kSft) {
+    return;
+  }
+  if (rollout.harness != kExternalHarness) {
+    try {
+      parse_harness(rollout.harness);
+    } catch (const std::invalid_argument& error) {
+      mistakes.push_back({"rollout.harness", error.what()});
+    }
+  }
+  if (rollout.reward != "worker") {
+    mistakes.push_back({"rollout.reward", "is \"" + rollout.reward +
+                                              "\", but with rollout.harness a sample's reward is "
+                                              "what the harness says; expected worker"});
+  }
+  if (!c.data.image_key.empty()) {
+    mistakes.push_back({"data.image_key",
+                        "is set, but requests of a harness cannot have images yet; expected "
+                        "nothing"});
+  }
+  if (c.algorithm.router_replay == RouterReplay::kRollout) {
+    mistakes.push_back({"algorithm.router_replay",
+                        "is rollout, but samples of a harness bring no experts; expected none or "
+                        "recompute"});
+  }
+  if (!is_bindable(rollout.harness_options.address)) {
+    mistakes.push_back({"rollout.harness_options.address",
+                        "is \"" + rollout.harness_options.address +
+                            "\"; expected HOST:PORT, with port 0 for a free one"});
+  }
+}
 
 void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
   add_sampling(fields, rollout);
   add_reward_options(fields, rollout.reward_options);
   add_server(fields, rollout, rollout.server_options);
-  for (const char* key : {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb",
-                          "rollout.server", "rollout.server_options."}) {
+  for (const char* key :
+       {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb", "rollout.server",
+        "rollout.server_options.", "rollout.harness_options."}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("rollout",

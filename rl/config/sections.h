@@ -133,6 +133,7 @@ void add_output_sections(FieldList& fields, CheckpointConfig& checkpoint, LogCon
 // to `mistakes`.
 void check_model_section(const Config& config, std::vector<Mistake>& mistakes);
 void check_data_section(const Config& config, std::vector<Mistake>& mistakes);
+void check_rollout_section(const Config& config, std::vector<Mistake>& mistakes);
 void check_algorithm_section(const Config& config, std::vector<Mistake>& mistakes);
 void check_training_sections(const Config& config, std::vector<Mistake>& mistakes);
 void check_parallel_sections(const Config& config, std::vector<Mistake>& mistakes);

@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
+#include "rl/config/harness_function.h"
 #include "rl/config/unread_keys.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -205,6 +206,12 @@ constexpr std::array kOfRollouts = {
                "rollout.reward has no python(FILE:FUNCTION); or such a function in "
                "rollout.reward"},
     UnreadRule{"rollout.server_options.", "rollout.server", has_server, kEmbedded},
+    UnreadRule{"rollout.harness_options.", "rollout.harness",
+               [](const Config& c) { return !c.rollout.harness.empty(); },
+               "rollout.harness is empty: a sample is one completion; or a rollout.harness"},
+    UnreadRule{"rollout.harness_options.python_command", "rollout.harness",
+               [](const Config& c) { return c.rollout.harness != kExternalHarness; },
+               "the worker does not start the harness; or rollout.harness python(FILE:FUNCTION)"},
     UnreadRule{"rollout.server_options.model", "rollout.server",
                [](const Config& c) { return c.rollout.server == RolloutServer::kVllm; },
                "only rollout.server vllm has names of models; or rollout.server vllm"},

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "rl/preflight/data_files.h"
+#include "rl/preflight/harness_file.h"
 #include "rl/preflight/machine_limits.h"
 #include "rl/preflight/model_files.h"
 #include "rl/preflight/run_memory.h"
@@ -58,7 +59,8 @@ void note_memory(const Config& config, const PreflightScope& scope, const ModelF
 
 bool uses_own_workers(const Config& config) {
   try {
-    return config.algorithm.task != Task::kSft && parse_rewards(config.rollout.reward).empty();
+    return config.algorithm.task != Task::kSft && config.rollout.harness.empty() &&
+           parse_rewards(config.rollout.reward).empty();
   } catch (const std::invalid_argument&) {
     return false;  // check_combinations() reports it
   }
@@ -89,7 +91,9 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
          "is worker, which leaves rewards to workers of your own, but `ringside run` starts its "
          "own; expected rewards by name, or `ringside train` with your workers"});
   }
-  if (samples) {
+  if (!config.rollout.harness.empty()) {
+    check_harness(config, live, report);
+  } else if (samples) {
     check_rewards(config, files, report);
   }
   if (!live.workers_here && !scope.brings_rollouts) {

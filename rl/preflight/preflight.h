@@ -33,8 +33,8 @@ struct PreflightReport {
 };
 
 // Whether rollouts come from workers of the user's own: they send the rewards (rollout.reward
-// "worker"). `ringside train` waits for them; `ringside run` would start workers that can do
-// nothing.
+// "worker"), and there is no rollout.harness. `ringside train` waits for them; `ringside run` would
+// start workers that can do nothing.
 bool uses_own_workers(const Config& config);
 
 // Reads the headers of the weights (no values) and whole data files, and tokenizes every prompt

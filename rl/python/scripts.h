@@ -15,4 +15,7 @@ std::string chat_template_script();
 // Calls a function of a user's file.
 std::string reward_function_script();
 
+// Calls a function of a user's file for each session of a gateway.
+std::string harness_script();
+
 }  // namespace ringside::rl

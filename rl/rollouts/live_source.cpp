@@ -122,7 +122,9 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
   std::unique_ptr<GrantedAnswers> answers;
   if (!prompts.prompts.empty() && tokenizer) {
     answers = std::make_unique<GrantedAnswers>(config, prompts);
-    granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
+    if (config.rollout.harness.empty()) {  // a harness writes prompts of its own
+      granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
+    }
   }
   options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
                                                       std::move(granted), std::move(held_out_ids));

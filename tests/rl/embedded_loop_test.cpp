@@ -4,8 +4,8 @@
 #include "rl/worker/embedded_loop.h"
 
 #include <catch2/catch.hpp>
-#include <deque>
 
+#include "tests/rl/fake_link.h"
 #include "tests/rollout_bridge/direct_trainer.h"
 
 namespace ringside::rl {
@@ -14,37 +14,7 @@ namespace {
 using namespace bridge::test;
 using bridge::GrantedSample;
 using bridge::Rollout;
-using bridge::Status;
 using Samples = std::vector<std::pair<int64_t, int32_t>>;
-
-class FakeLink final : public bridge::TrainerLink {
- public:
-  std::optional<bridge::WorkerEvent> next_event() override {
-    if (events.empty()) {
-      return std::nullopt;
-    }
-    auto event = std::move(events.front());
-    events.pop_front();
-    return event;
-  }
-  bool has_room() const override { return sent.size() < room; }
-  Status send(const Rollout& rollout) override {
-    sent.push_back(rollout);
-    return bridge::Success{};
-  }
-  Status commit_weights(int64_t version, const std::string&) override {
-    committed.push_back(version);
-    return bridge::Success{};
-  }
-  void pause() override {}
-  void resume() override {}
-  void set_queue_depth(int64_t) override {}
-
-  std::deque<bridge::WorkerEvent> events;
-  std::size_t room = 1000;
-  std::vector<Rollout> sent;
-  std::vector<int64_t> committed;
-};
 
 class FakeSampler final : public BatchSampler {
  public:
@@ -81,7 +51,7 @@ class LoopRun {
     }
   }
 
-  FakeLink link;
+  test::FakeLink link;
   FakeSampler sampler;
   EmbeddedLoop::Clock::time_point now{};
   EmbeddedLoop loop;

@@ -12,6 +12,7 @@
 #include "rl/report/log.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/server_worker.h"
+#include "rl/worker/session_worker.h"
 #include "rl/worker/trainer_address.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/stop_signal.h"
@@ -51,7 +52,9 @@ int rollout(const RolloutOptions& options) {
   }
   settings.should_stop = [] { return stop_signal() != 0; };
   rl::log::set_prefix(settings.worker_id);
-  if (loaded->config.rollout.server == rl::RolloutServer::kEmbedded) {
+  if (!loaded->config.rollout.harness.empty()) {
+    rl::run_session_worker(loaded->config, settings);
+  } else if (loaded->config.rollout.server == rl::RolloutServer::kEmbedded) {
     rl::run_embedded_worker(loaded->config, settings);
   } else {
     rl::run_server_worker(loaded->config, settings);

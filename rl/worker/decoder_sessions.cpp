@@ -1,0 +1,85 @@
+#include "rl/worker/decoder_sessions.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "engine/generate/generator.h"
+#include "rl/publish/weight_snapshot.h"
+#include "rl/report/log.h"
+#include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_device.h"
+#include "rl/setup/model_setup.h"
+
+namespace ringside::rl {
+
+DecoderSessions::DecoderSessions(const Config& config, std::vector<int64_t> stops)
+    : config_(config.rollout),
+      decoder_(make_worker_model(config, model_device(config, /*local_rank=*/0))),
+      stops_(std::move(stops)) {}
+
+std::string DecoderSessions::install(
+    const std::shared_ptr<const bridge::WeightSnapshot>& snapshot) {
+  install_weights(*decoder_, *snapshot);
+  version_ = snapshot->manifest.version;
+  trainer_term_ = snapshot->manifest.trainer_term;
+  return installed_root_hash(*decoder_, snapshot->manifest);
+}
+
+void DecoderSessions::submit(std::vector<std::shared_ptr<WaitingRequest>> requests) {
+  std::move(requests.begin(), requests.end(), std::back_inserter(waiting_));
+}
+
+bool DecoderSessions::work() {
+  // Those of one temperature are one batch; training and evaluation may have two.
+  std::map<double, std::vector<std::shared_ptr<WaitingRequest>>> batches;
+  for (auto& request : std::exchange(waiting_, {})) {
+    batches[request->request.temperature].push_back(std::move(request));
+  }
+  for (const auto& [temperature, requests] : batches) {
+    try {
+      std::vector<TokenAnswer> answers = complete(requests);
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        requests[i]->answer.set_value(std::move(answers[i]));
+      }
+    } catch (const std::exception& error) {
+      log::warn(std::string("a batch of requests could not be sampled: ") + error.what());
+      for (const auto& request : requests) {
+        request->answer.set_exception(std::current_exception());
+      }
+    }
+  }
+  return !batches.empty();
+}
+
+std::vector<TokenAnswer> DecoderSessions::complete(
+    const std::vector<std::shared_ptr<WaitingRequest>>& requests) const {
+  std::vector<std::vector<int64_t>> prompts;
+  std::vector<uint64_t> seeds;
+  std::vector<int64_t> limits;
+  for (const auto& one : requests) {
+    prompts.push_back(one->request.prompt);
+    seeds.push_back(one->request.seed);
+    limits.push_back(one->request.max_tokens);
+  }
+  const engine::SamplingParams params{.temperature = requests.front()->request.temperature,
+                                      .top_p = config_.top_p,
+                                      .top_k = config_.top_k,
+                                      .max_new_tokens = std::ranges::max(limits),
+                                      .stop_ids = stops_};
+  engine::GenerateOptions options;
+  options.seeds = seeds;
+  options.max_new_tokens = limits;
+  options.max_rows = kMostRows;
+  options.cache_bytes = config_.cache_mb << 20;
+  std::vector<TokenAnswer> answers;
+  for (engine::Completion& completion : engine::generate(*decoder_, prompts, params, options)) {
+    answers.push_back(
+        {{std::move(completion.ids), std::move(completion.logprobs), version_, trainer_term_},
+         completion.finish == engine::StopReason::kStop});
+  }
+  return answers;
+}
+
+}  // namespace ringside::rl
