@@ -11,6 +11,7 @@ ninja -C build probe_vllm probe_vllm_images ringside
 export VLLM_PYTHON=$PWD/.env/vllm/bin/python
 .env/oracle/bin/python tests/oracle/vllm_client.py
 .env/oracle/bin/python tests/oracle/vllm_images.py
+.env/oracle/bin/python tests/oracle/vllm_harness.py
 .env/oracle/bin/python tests/oracle/vllm_extension.py
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm --weights engine --steps 20
