@@ -359,6 +359,20 @@ TEST_CASE("stop ids end a completion and are its last token; the rest run to the
   CHECK(stopped < 40);
 }
 
+TEST_CASE("a completion of fewer tokens is the beginning of the one of more") {
+  const Decoder decoder = make_decoder(at::kDouble);
+  const std::vector<uint64_t> seeds{11, 12, 13, 14, 15};
+  const std::vector<int64_t> lengths{1, 20, 3, 7, 20};
+  const auto whole = generate(decoder, kPrompts, {.max_new_tokens = 20}, {.seeds = seeds});
+  const auto cut = generate(decoder, kPrompts, {.max_new_tokens = 20},
+                            {.seeds = seeds, .max_new_tokens = lengths, .max_rows = 2});
+  for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+    REQUIRE(std::ssize(cut[i].ids) == lengths[i]);
+    CHECK(std::equal(cut[i].ids.begin(), cut[i].ids.end(), whole[i].ids.begin()));
+    CHECK(cut[i].finish == StopReason::kLength);
+  }
+}
+
 TEST_CASE("an interrupt keeps the tokens so far and what had finished") {
   const Decoder decoder = make_decoder();
   int asked = 0;
@@ -451,6 +465,12 @@ TEST_CASE("bad requests are refused by name") {
                   std::invalid_argument);
   CHECK_THROWS_AS(generate(decoder, {{1}, {2}}, {.max_new_tokens = 1}, {.seeds = one_seed}),
                   std::invalid_argument);
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{1}, std::vector<int64_t>{1, 0}, std::vector<int64_t>{1, 3}}) {
+    CHECK_THROWS_AS(
+        generate(decoder, {{1}, {2}}, {.max_new_tokens = 2}, {.max_new_tokens = lengths}),
+        std::invalid_argument);
+  }
   for (const double temperature : {1.0, 0.0}) {
     CHECK_THROWS_AS(draw_tokens(at::full({1, 3}, NAN), at::zeros({1}, at::kDouble),
                                 {.temperature = temperature}),

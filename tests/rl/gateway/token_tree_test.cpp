@@ -95,6 +95,16 @@ TEST_CASE("a rewritten history branches at its last common token, inside of a sa
   CHECK(paths_of(rollout) == std::multiset<Ids>{{1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 9, 8}, {1, 7, 8}});
 }
 
+TEST_CASE("a context that only a later branch has is shared with it") {
+  TokenTree tree;
+  tree.add(0, Ids{1, 2}, sampled({3}));
+  tree.add(0, Ids{1, 5, 6}, sampled({7}));
+  tree.add(0, Ids{1, 5, 6, 8}, sampled({9}));
+  const bridge::Rollout rollout = written(tree);
+  CHECK(rollout.completion_ids == Ids{2, 3, 5, 6, 7, 8, 9});
+  CHECK(rollout.branches == std::vector<bridge::Branch>{{2, 0}, {5, 4}});
+}
+
 TEST_CASE("a token tree refuses what no rollout can hold") {
   TokenTree tree;
   CHECK_THROWS_WITH(tree.add(0, Ids{1}, sampled({})), Catch::Contains("0 sampled tokens"));
