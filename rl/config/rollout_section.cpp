@@ -203,7 +203,9 @@ void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
   add_server(fields, rollout, rollout.server_options);
   for (const char* key :
        {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb", "rollout.server",
-        "rollout.server_options.", "rollout.harness_options."}) {
+        "rollout.server_options.", "rollout.harness_options.address",
+        "rollout.harness_options.concurrency", "rollout.harness_options.session_timeout_s",
+        "rollout.harness_options.python_command"}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("rollout",

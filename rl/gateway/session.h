@@ -20,6 +20,7 @@ namespace ringside::rl {
 // A request that a session cannot answer. `status`: of HTTP.
 class RequestRefused : public std::runtime_error {
  public:
+  // why: a sentence for the harness.
   RequestRefused(int status, const std::string& why) : std::runtime_error(why), status_(status) {}
   int status() const { return status_; }
 

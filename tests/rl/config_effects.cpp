@@ -475,7 +475,7 @@ const std::vector<Elsewhere>& elsewhere() {
       {"rollout.harness_options.address", "rl/worker/session_worker.cpp", "options.address"},
       {"rollout.harness_options.concurrency", "rl/worker/harness_process.cpp",
        "options.concurrency"},
-      {"rollout.harness_options.max_turns", "rl/worker/decoder_sessions.cpp",
+      {"rollout.harness_options.max_turns", "rl/worker/session_jobs.cpp",
        "config_.rollout.harness_options.max_turns"},
       {"rollout.harness_options.session_timeout_s", "rl/worker/session_worker.cpp",
        "options.session_timeout_s"},
