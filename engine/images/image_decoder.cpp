@@ -15,18 +15,21 @@
 namespace ringside::engine {
 namespace {
 
-// Stays loaded. Throws: std::runtime_error with the loader's message.
+// A function of the library, which stays loaded.
+// Throws: std::runtime_error with the loader's message.
+void* library_symbol(const char* name) {
+  void* const library = ::dlopen(kImageLibrary, RTLD_NOW | RTLD_LOCAL);
+  void* const symbol = library == nullptr ? nullptr : ::dlsym(library, name);
+  if (symbol == nullptr) {
+    throw std::runtime_error(
+        "the image cannot be read or written, because the libraries for images cannot be loaded: " +
+        std::string(::dlerror()) + "; tools/setup.sh installs and builds them");
+  }
+  return symbol;
+}
+
 std::span<const ImageCodec> codecs() {
-  static const auto loaded = [] {
-    void* const library = ::dlopen(kImageLibrary, RTLD_NOW | RTLD_LOCAL);
-    void* const symbol = library == nullptr ? nullptr : ::dlsym(library, kImageSymbol);
-    if (symbol == nullptr) {
-      throw std::runtime_error(
-          "the image cannot be decoded, because the libraries for images cannot be loaded: " +
-          std::string(::dlerror()) + "; tools/setup.sh installs and builds them");
-    }
-    return reinterpret_cast<ImageCodecs>(symbol)();
-  }();
+  static const auto loaded = reinterpret_cast<ImageCodecs>(library_symbol(kImageSymbol))();
   return loaded;
 }
 
@@ -136,6 +139,15 @@ RgbImage decode_image(std::span<const uint8_t> bytes, const ImageLimits& limits)
     compose_over_white(image.rgb);
   }
   return upright(std::move(image), exif_orientation(header.exif));
+}
+
+std::vector<uint8_t> write_jpeg(const RgbImage& image, int quality) {
+  static const auto write = reinterpret_cast<JpegWriter>(library_symbol(kJpegWriterSymbol));
+  try {
+    return write(image.height, image.width, image.rgb.data(), quality);
+  } catch (const std::runtime_error& error) {
+    fail(error.what());
+  }
 }
 
 bool can_decode_images() {

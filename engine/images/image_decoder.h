@@ -1,9 +1,10 @@
-// Files of images to pixels: JPEG, PNG and WebP, recognised by their content. The libraries that
-// decode them are loaded with the first image, so that programs start without them. Torch-free.
+// Files of images to pixels: JPEG, PNG and WebP, recognised by their content; and pixels to JPEG.
+// The libraries are loaded with the first image, so that programs start without them. Torch-free.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/images/rgb_image.h"
 
@@ -30,6 +31,12 @@ ImageSize image_size(std::span<const uint8_t> bytes, const ImageLimits& limits =
 // libraries or cannot load them.
 // Thread safety: safe from any thread.
 RgbImage decode_image(std::span<const uint8_t> bytes, const ImageLimits& limits = {});
+
+// The image as a JPEG file of this quality, 1 to 100.
+// Throws: std::runtime_error "the image ..." when libjpeg refuses its size, and when this program
+// was built without the libraries or cannot load them.
+// Thread safety: safe from any thread.
+std::vector<uint8_t> write_jpeg(const RgbImage& image, int quality);
 
 // Whether the libraries can be loaded. Thread safety: safe from any thread.
 bool can_decode_images();

@@ -194,6 +194,9 @@ PageJson page_sample(const PageJson& sample, double scale, std::size_t most_toke
   if (page["prompt"].is_string()) {
     page["prompt"] = page["prompt"].get<std::string>().substr(0, 8 * most_tokens);
   }
+  if (sample.contains("images")) {
+    page["images"] = sample["images"];
+  }
   page["tokens"] = PageJson(
       std::vector<PageJson>(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(shown)));
   if (sample.contains("advantages")) {

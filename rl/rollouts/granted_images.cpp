@@ -44,4 +44,15 @@ StepImages GrantedImages::of(std::span<const bridge::Rollout> rollouts) {
   return step;
 }
 
+std::vector<LoggedImage> GrantedImages::logged(int64_t group_id) {
+  std::vector<LoggedImage> all;
+  for (const PromptImage& image : images_[order_->at(group_id)]) {
+    if (all.size() == kMostLoggedImages) {
+      break;
+    }
+    all.push_back({image.name, image_uri((*pixels_)(image.hash)->image)});
+  }
+  return all;
+}
+
 }  // namespace ringside::rl

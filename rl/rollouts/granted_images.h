@@ -12,6 +12,7 @@
 #include "rl/data/image_fields.h"
 #include "rl/data/image_prompts.h"
 #include "rl/data/record_pixels.h"
+#include "rl/rollouts/sample_images.h"
 #include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
@@ -27,6 +28,11 @@ class GrantedImages {
   // Throws: std::invalid_argument naming the rollout when its prompt's ids do not have the images
   // of its group's prompt.
   StepImages of(std::span<const bridge::Rollout> rollouts);
+
+  // The first images of a group's prompt for a log, as the model gets them, at most
+  // kMostLoggedImages.
+  // Blocks: while they are read and decoded. Throws: as RecordPixels, and as image_uri().
+  std::vector<LoggedImage> logged(int64_t group_id);
 
   const ImageRules& rules() const { return rules_; }
   // Thread-safe, and may outlive this.

@@ -101,8 +101,19 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   return line;
 }
 
+// The same of a prompt, whose images are many placeholders each.
+Json prompt_text(const std::optional<engine::Tokenizer>& tokenizer, std::span<const int64_t> ids,
+                 int64_t placeholder) {
+  if (!tokenizer) {
+    return Json();
+  }
+  return text_with_short_images(ids, placeholder, [&](std::span<const int64_t> part) {
+    return tokenizer->decode(part, /*skip_special=*/false);
+  });
+}
+
 Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
-             const std::optional<engine::Tokenizer>& tokenizer) {
+             const std::optional<engine::Tokenizer>& tokenizer, int64_t placeholder) {
   const bridge::Rollout& rollout = *sample.rollout;
   const std::size_t length = rollout.completion_ids.size();
   const std::size_t shown = std::min(length, SampleLog::kMaxTokens);
@@ -114,10 +125,13 @@ Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
                {"rewards", rewards_of(rollout)},
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
                {"version", rollout.versions.empty() ? -1 : rollout.versions.front().version},
-               {"prompt", text_of(tokenizer, rollout.prompt_ids)},
+               {"prompt", prompt_text(tokenizer, rollout.prompt_ids, placeholder)},
                {"answer", sample.answer.empty() ? Json() : Json(sample.answer)},
                {"completion", text_of(tokenizer, rollout.completion_ids)},
                {"length", length}};
+  for (const LoggedImage& image : sample.images) {
+    line["images"].push_back({{"name", image.name}, {"uri", image.uri}});
+  }
   Json tokens = Json::array();
   for (std::size_t i = 0; i < shown; ++i) {
     const int64_t id = rollout.completion_ids[i];
@@ -205,15 +219,16 @@ void RolloutLog::write(int64_t step, std::span<const bridge::Rollout> rollouts,
 }
 
 SampleLog::SampleLog(const std::filesystem::path& path, int64_t logged_in_term,
-                     std::optional<engine::Tokenizer> tokenizer)
+                     std::optional<engine::Tokenizer> tokenizer, int64_t placeholder)
     : file_(open_for_lines(path)),
       logged_in_term_(logged_in_term),
-      tokenizer_(std::move(tokenizer)) {}
+      tokenizer_(std::move(tokenizer)),
+      placeholder_(placeholder) {}
 
 void SampleLog::write(int64_t step, std::span<const LoggedSample> samples) {
   std::string text;
   for (const LoggedSample& sample : samples) {
-    text += written(line_of(sample, step, logged_in_term_, tokenizer_)) + "\n";
+    text += written(line_of(sample, step, logged_in_term_, tokenizer_, placeholder_)) + "\n";
   }
   file_.append(std::as_bytes(std::span(text)));
 }
@@ -248,9 +263,9 @@ RolloutLog open_rollout_log(const std::filesystem::path& run_dir,
   return RolloutLog(run_dir / "rollouts.jsonl", term_of(run_dir), tokenizer_of(model));
 }
 
-SampleLog open_sample_log(const std::filesystem::path& run_dir,
-                          const std::filesystem::path& model) {
-  return SampleLog(run_dir / "samples.jsonl", term_of(run_dir), tokenizer_of(model));
+SampleLog open_sample_log(const std::filesystem::path& run_dir, const std::filesystem::path& model,
+                          int64_t placeholder) {
+  return SampleLog(run_dir / "samples.jsonl", term_of(run_dir), tokenizer_of(model), placeholder);
 }
 
 }  // namespace ringside::rl

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "rl/rollouts/sample_images.h"
 #include "rollout_bridge/base/posix_file.h"
 #include "rollout_bridge/protocol/schema.h"
 
@@ -57,6 +58,7 @@ struct LoggedSample {
   std::span<const double> old_logprob{};
   // [n] the trainer's, after the step or of its last training pass; empty: none
   std::span<const double> new_logprob{};
+  std::vector<LoggedImage> images{};  // of the prompt
 };
 
 // Log of a few samples of each step, with figures for each token.
@@ -66,13 +68,15 @@ class SampleLog {
   // Only this many tokens of a completion are written with their figures.
   static constexpr std::size_t kMaxTokens = 2048;
 
-  // As RolloutLog.
+  // As RolloutLog. placeholder: the id that stands for an image in prompts; -1: none does.
   SampleLog(const std::filesystem::path& path, int64_t logged_in_term,
-            std::optional<engine::Tokenizer> tokenizer);
+            std::optional<engine::Tokenizer> tokenizer, int64_t placeholder = -1);
 
   // Appends {step, logged_in_term, group_id, sample_index, reward, rewards [[name, value]],
   // finish_reason, version, prompt, answer, completion, length, tokens [text], logprobs,
-  // old_logprobs, new_logprobs, advantages} for each sample; answer is null if it is empty. The
+  // old_logprobs, new_logprobs, advantages} for each sample; answer is null if it is empty. A
+  // sample with images has images [{name, uri}] too; its prompt has each image's placeholders once,
+  // with their number. The
   // last five have one value for each of the first
   // kMaxTokens completion tokens; the last three are null for a token without loss, and absent
   // where the sample has none. Without a tokenizer prompt and completion are null, and tokens are
@@ -84,6 +88,7 @@ class SampleLog {
   bridge::PosixFile file_;
   int64_t logged_in_term_;
   std::optional<engine::Tokenizer> tokenizer_;
+  int64_t placeholder_;
 };
 
 // Up to `count` indices into `score`: the lowest, the highest, the second lowest and so on. Among
@@ -96,6 +101,7 @@ std::vector<std::size_t> lowest_and_highest(std::span<const double> score, std::
 // Throws: what RolloutLog and read_endpoint_file() throw.
 RolloutLog open_rollout_log(const std::filesystem::path& run_dir,
                             const std::filesystem::path& model);
-SampleLog open_sample_log(const std::filesystem::path& run_dir, const std::filesystem::path& model);
+SampleLog open_sample_log(const std::filesystem::path& run_dir, const std::filesystem::path& model,
+                          int64_t placeholder);
 
 }  // namespace ringside::rl

@@ -29,10 +29,12 @@ std::vector<sp::Document> documents_of(const StepBatch& batch, sp::Range tokens)
 }  // namespace
 
 StepSamples::StepSamples(const Config& config, const RunRanks& ranks,
-                         const engine::ModelRunner& policy, const std::filesystem::path& run_dir)
-    : config_(config), ranks_(ranks), policy_(policy) {
+                         const engine::ModelRunner& policy, const std::filesystem::path& run_dir,
+                         GrantedImages* images)
+    : config_(config), ranks_(ranks), policy_(policy), images_(images) {
   if (ranks.is_main() && config.log.samples > 0) {
-    log_.emplace(open_sample_log(run_dir, config.model.path));
+    const int64_t placeholder = images == nullptr ? -1 : images->rules().image_token_id;
+    log_.emplace(open_sample_log(run_dir, config.model.path, placeholder));
   }
 }
 
@@ -48,6 +50,9 @@ void StepSamples::pick(std::span<const bridge::Rollout> rollouts, const StepBatc
     LoggedSample sample{&rollouts[i], {}, reward[i]};
     if (source != nullptr) {
       sample.answer = source->reference_answer(rollouts[i].group_id);
+    }
+    if (log_ && images_ != nullptr) {
+      sample.images = images_->logged(rollouts[i].group_id);
     }
     sample.advantage =
         std::span(advantages.advantage).subspan(tokens.begin, tokens.end - tokens.begin);

@@ -10,6 +10,7 @@
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 #include "rl/data/training_batch.h"
+#include "rl/rollouts/granted_images.h"
 #include "rl/rollouts/rollout_log.h"
 #include "rl/rollouts/rollout_source.h"
 #include "rl/step/column_tensors.h"
@@ -21,14 +22,15 @@ namespace ringside::rl {
 // Every rank picks the same samples.
 class StepSamples {
  public:
-  // Opens the file on rank 0 if log.samples is above 0. All references must outlive this. Not
-  // collective.
+  // Opens the file on rank 0 if log.samples is above 0. images: of prompts that have some; null:
+  // none has. All references must outlive this. Not collective.
   // Throws: as open_sample_log().
   StepSamples(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
-              const std::filesystem::path& run_dir);
+              const std::filesystem::path& run_dir, GrantedImages* images);
 
   // Picks samples of the step. The arguments must live until write(). source: rank 0's, which
-  // knows the reference answers; else null. Not collective.
+  // knows the reference answers; else null. Reads the images of the samples on rank 0. Not
+  // collective.
   void pick(std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
             const StepAdvantages& advantages, RolloutSource* source);
   // Writes them on rank 0, after the updates of step `step` (counted from 1). Their log-probs
@@ -60,6 +62,7 @@ class StepSamples {
   const Config& config_;
   const RunRanks& ranks_;
   const engine::ModelRunner& policy_;
+  GrantedImages* images_;
   std::optional<SampleLog> log_;  // rank 0's
   std::vector<Picked> picked_;
 };

@@ -76,7 +76,7 @@ struct Parts {
         rollout_log.emplace(open_rollout_log(run.run_dir(), config.model.path));
       }
       if (config.log.samples > 0) {
-        samples.emplace(config, ranks, policy.runner(), run.run_dir());
+        samples.emplace(config, ranks, policy.runner(), run.run_dir(), images ? &*images : nullptr);
       }
     });
   }

@@ -7,6 +7,8 @@ transformers with all its weights, and transformers must give the completions th
 log-probs, from the PNG files on its own.
 """
 
+import base64
+import io
 import json
 import pathlib
 import struct
@@ -16,6 +18,7 @@ import zlib
 
 import torch
 import transformers
+from PIL import Image
 
 import ringside_cli
 
@@ -118,6 +121,11 @@ def main() -> int:
             assert [line["step"] for line in lines] == list(range(1, steps + 1)), f"{stage}: steps {lines}"
             good &= check(f"{stage}: the worker's log-probs against the trainer's",
                           max(line["sampling/sampling_logp_difference/max"] for line in lines), ROLLOUT_BOUND)
+        for line in ringside_cli.read_lines(run / "grpo" / "samples.jsonl"):
+            image, = line["images"]
+            jpeg = Image.open(io.BytesIO(base64.b64decode(image["uri"].removeprefix("data:image/jpeg;base64,"))))
+            assert jpeg.size == (make_data.SIDE, make_data.SIDE) and image["name"].endswith(".png"), image["name"]
+            assert line["prompt"].count("<|image_pad|> x ") == 1, line["prompt"]
         tower = [name for name in ringside_cli.load_weights(run / "sft/checkpoint-final") if name.startswith("model.visual.")]
         before, kept, changed = (ringside_cli.load_weights(run / stage / "checkpoint-final")
                                  for stage in ("sft", "grpo", "trained"))

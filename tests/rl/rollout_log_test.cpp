@@ -3,12 +3,15 @@
 #include "rl/rollouts/rollout_log.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/images/image_decoder.h"
 #include "rl/data/rollout_file.h"
 #include "rl/setup/endpoint_file.h"
+#include "rollout_bridge/base/base64.h"
 #include "tests/support/letter_tokenizer.h"
 #include "tests/support/temporary_directory.h"
 
@@ -229,6 +232,51 @@ TEST_CASE("a sample's figures stand at its loss tokens, and long completions are
   CHECK(lines[1].at("tokens").size() == SampleLog::kMaxTokens);
   CHECK(lines[1].at("logprobs").size() == SampleLog::kMaxTokens);
   CHECK_FALSE(lines[1].contains("advantages"));
+}
+
+TEST_CASE("a sample's images stand beside its prompt, in which each is one word") {
+  const test::TemporaryDirectory folder;
+  test::write_file(folder.path() / "tokenizer.json", test::letter_tokenizer());
+  const int64_t placeholder = 1;  // ";"
+  SampleLog log(folder.path() / "samples.jsonl", 3,
+                engine::Tokenizer::load(folder.path() / "tokenizer.json"), placeholder);
+  bridge::Rollout pictured = make_rollout(0), plain = make_rollout(1);
+  pictured.prompt_ids = {2, 1, 1, 1, 3, 1, 1, 4, 1};
+  std::vector<LoggedSample> samples{{&pictured}, {&plain}};
+  samples[0].images = {{"a.png", "data:image/jpeg;base64,AA=="}};
+  log.write(1, samples);
+  const auto lines = lines_of(folder.path() / "samples.jsonl");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("prompt") == "a; x 3b; x 2c;");
+  CHECK(lines[0].at("images") ==
+        nlohmann::json::parse(R"([{"name": "a.png", "uri": "data:image/jpeg;base64,AA=="}])"));
+  CHECK_FALSE(lines[1].contains("images"));
+}
+
+TEST_CASE("a logged image is a JPEG of at most 224 pixels a side") {
+  if (!engine::can_decode_images()) {
+    SUCCEED("built without the libraries for images");
+    return;
+  }
+  const auto logged = [](int64_t height, int64_t width) {
+    engine::RgbImage image{height, width, std::vector<uint8_t>(height * width * 3, 90)};
+    image.rgb[0] = 200;
+    const std::string uri = image_uri(image);
+    const std::string head = "data:image/jpeg;base64,";
+    REQUIRE(uri.starts_with(head));
+    const auto bytes = bridge::from_base64(uri.substr(head.size()));
+    REQUIRE(bytes);
+    CHECK(bytes->size() < 4096);
+    engine::ImageLimits limits;
+    limits.side_ratio = 1000;
+    return engine::decode_image(*bytes, limits);
+  };
+  const engine::RgbImage large = logged(448, 100);
+  CHECK(engine::ImageSize{large.height, large.width} == engine::ImageSize{224, 50});
+  CHECK(std::abs(large.rgb[3 * 224 * 25] - 90) <= 2);
+  const engine::RgbImage small = logged(20, 30), thin = logged(1000, 2);
+  CHECK(engine::ImageSize{small.height, small.width} == engine::ImageSize{20, 30});
+  CHECK(engine::ImageSize{thin.height, thin.width} == engine::ImageSize{224, 1});
 }
 
 }  // namespace

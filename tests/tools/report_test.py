@@ -92,6 +92,14 @@ class Report(unittest.TestCase):
         page = self.page([{"step": 1, "reward": 0.0}], samples=[SAMPLE | {"step": 1, "answer": "72"}, SAMPLE | {"step": 1, "answer": None}, SAMPLE | {"step": 1}])
         self.assertEqual([sample["answer"] for sample in page["samples"]["1"]], ["72", None, None])
 
+    def test_a_sample_has_its_images_and_the_page_may_show_them(self):
+        images = [{"name": "<a>.png", "uri": "data:image/jpeg;base64,AA=="}]
+        run = self.run_dir("pictured", [{"step": 1, "reward": 0.0}], samples=[SAMPLE | {"step": 1, "images": images}, SAMPLE | {"step": 1}])
+        first, second = self.pages(run)[0]["samples"]["1"]
+        self.assertEqual(first["images"], images)
+        self.assertNotIn("images", second)
+        self.assertIn("img-src data:;", (self.folder / "page.html").read_text())
+
     def test_steps_without_scores_and_lost_workers_are_warnings(self):
         lost = [0, 1, 1, 3, 0, 1]  # the last two after a new start of the trainer
         steps = [{"step": i + 1, "reward": 0.0, "response/aborted_ratio": 0.25 if i in (2, 3) else 0.0, "bridge/lost_workers": count,

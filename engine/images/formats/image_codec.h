@@ -33,7 +33,12 @@ struct ImageCodec {
 inline constexpr const char* kImageLibrary = "libringside_images.so";
 inline constexpr const char* kImageSymbol = "ringside_image_codecs";
 
-// What the symbol is: all codecs of the library.
+// Encodes pixels [height, width, 3] as a JPEG of this quality, 1 to 100. Throws: as ImageCodec.
+using JpegWriter = std::vector<uint8_t> (*)(int64_t height, int64_t width, const uint8_t* rgb,
+                                            int quality);
+inline constexpr const char* kJpegWriterSymbol = "ringside_write_jpeg";
+
+// What kImageSymbol is: all codecs of the library.
 using ImageCodecs = std::span<const ImageCodec> (*)();
 
 }  // namespace ringside::engine
