@@ -16,9 +16,13 @@ struct Limits {
   std::size_t max_tokens = 4u * 1024 * 1024;           // prompt and completion, each
   std::size_t max_turns = 16 * 1024;                   // turns of a completion
   std::size_t max_branches = 1024;                     // forks of a completion
-  int32_t max_group_size = 4096;                       // samples of a group
-  int32_t max_experts_per_token = 1024;                // of one layer
-  int64_t max_capacity_samples = int64_t{1} << 24;     // samples in flight at one worker
+  std::size_t max_images = 1024;                       // places of images in a completion
+  std::size_t max_image_side = 65536;                  // in pixels
+  std::size_t max_image_bytes = 32u * 1024 * 1024;     // pixels of one image of a conversation
+  std::size_t max_rollout_image_bytes = 256u * 1024 * 1024;  // of a rollout's images together
+  int32_t max_group_size = 4096;                             // samples of a group
+  int32_t max_experts_per_token = 1024;                      // of one layer
+  int64_t max_capacity_samples = int64_t{1} << 24;           // samples in flight at one worker
   std::size_t max_worker_id_bytes = 128;
   std::size_t max_dims = 8;                                 // of a frame's shape
   std::size_t max_manifest_bytes = 16u * 1024 * 1024;       // the manifest frame

@@ -13,7 +13,7 @@ constexpr std::array<const char*, kReasonCount> kNames = {
     "wrong_run",   "unknown_session", "sequence_gap", "fenced",     "busy",     "gone",
     "timeout",     "closed",          "denied",       "not_finite", "lengths",  "unknown_group",
     "not_granted", "unknown_version", "vocabulary",   "prompt",     "too_long", "sampling",
-    "rewards",     "stale",           "settings",     "routes"};
+    "rewards",     "stale",           "settings",     "routes",     "images"};
 
 // U+0000 to U+001F and U+007F to U+009F, which terminals interpret.
 bool is_control(std::string_view character) {

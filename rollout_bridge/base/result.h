@@ -40,8 +40,9 @@ enum class Reason {
   kStale,           // weights too old for the group, or lost with a restart
   kSettings,        // HELLO with settings that would make training wrong
   kRoutes,          // routed experts are missing, or are not those of the trainer's model
+  kImages,          // images of a conversation that the trainer's model does not take
 };
-inline constexpr std::size_t kReasonCount = 28;
+inline constexpr std::size_t kReasonCount = 29;
 
 // The wire name, e.g. "sequence_gap". Never null.
 const char* reason_name(Reason reason);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "rollout_bridge/base/content_hash.h"
 #include "rollout_bridge/protocol/messages.h"
@@ -13,6 +14,26 @@ namespace {
 constexpr std::array kStatedFields = {"attempt", "temperature", "top_p", "top_k", "finish_reason"};
 
 constexpr char kBatchMagic[8] = {'R', 'S', 'B', 'A', 'T', 'C', 'H', '1'};
+
+constexpr int64_t kHashBytes = 16;   // of an image
+constexpr int64_t kSpanNumbers = 4;  // begin, end, height, width
+
+// 32 lower-case digits of 16 bytes, and back.
+std::string hex_of(std::span<const uint8_t> bytes) {
+  std::string digits;
+  for (const uint8_t byte : bytes) {
+    digits += "0123456789abcdef"[byte >> 4];
+    digits += "0123456789abcdef"[byte & 15];
+  }
+  return digits;
+}
+
+void append_hex(const std::string& digits, std::vector<uint8_t>& bytes) {
+  const auto value = [](char digit) { return digit <= '9' ? digit - '0' : digit - 'a' + 10; };
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(16 * value(digits[i]) + value(digits[i + 1])));
+  }
+}
 
 std::vector<int32_t> narrow(const std::vector<int64_t>& ids) {
   return std::vector<int32_t>(ids.begin(), ids.end());
@@ -94,6 +115,50 @@ void add_routed_experts(const RoutedExperts& routed, Payload& payload) {
               Buffer::own(routed.ids));
 }
 
+// The frames `image_hashes` [n, 16] and `image_spans` [n, 4], which come together or not at all.
+Status read_images(const Message& message, const Limits& limits, Rollout& r) {
+  const bool any = message.find("image_hashes") >= 0 || message.find("image_spans") >= 0;
+  std::vector<uint8_t> hashes;
+  if (Status s = read_frame<uint8_t>(message, "image_hashes", "U8", any, kHashBytes,
+                                     kHashBytes * limits.max_images, hashes);
+      !s) {
+    return s;
+  }
+  std::vector<int64_t> spans;
+  if (Status s = read_frame<int64_t>(message, "image_spans", "I64", any, kSpanNumbers,
+                                     kSpanNumbers * limits.max_images, spans);
+      !s) {
+    return s;
+  }
+  const std::size_t count = hashes.size() / kHashBytes;
+  if (spans.size() / kSpanNumbers != count) {
+    return Error{Reason::kFrames,
+                 "frames 'image_hashes' and 'image_spans' have " + std::to_string(count) + " and " +
+                     std::to_string(spans.size() / kSpanNumbers) + " rows, expected equally many"};
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const int64_t* row = spans.data() + kSpanNumbers * i;
+    r.images.push_back({hex_of(std::span(hashes).subspan(kHashBytes * i, kHashBytes)), row[2],
+                        row[3], row[0], row[1]});
+  }
+  return Success{};
+}
+
+void add_images(const std::vector<ConversationImage>& images, Payload& payload) {
+  if (images.empty()) {
+    return;
+  }
+  std::vector<uint8_t> hashes;
+  std::vector<int64_t> spans;
+  for (const ConversationImage& image : images) {
+    append_hex(image.hash, hashes);
+    spans.insert(spans.end(), {image.begin, image.end, image.height, image.width});
+  }
+  const auto rows = static_cast<int64_t>(images.size());
+  payload.add("image_hashes", "U8", {rows, kHashBytes}, Buffer::own(std::move(hashes)));
+  payload.add("image_spans", "I64", {rows, kSpanNumbers}, Buffer::own(std::move(spans)));
+}
+
 Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   const size_t tokens = limits.max_tokens;
   if (Status s = read_frame<int32_t>(message, "prompt_ids", "I32", true, 1, tokens, r.prompt_ids);
@@ -144,6 +209,9 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   for (size_t i = 0; i + 2 < spans.size(); i += 3) {
     r.versions.push_back({spans[i], spans[i + 1], spans[i + 2]});
   }
+  if (Status s = read_images(message, limits, r); !s) {
+    return s;
+  }
   return read_routed_experts(message, limits, r.routed_experts);
 }
 
@@ -182,6 +250,35 @@ Result<Rollout> read_rollout(const Message& message, const Limits& limits) {
   return rollout;
 }
 
+// Everything but that the pixels have the hash.
+Result<ImageHead> stated_head(const Message& message, const Limits& limits) {
+  if (message.header().type != MessageType::kImage) {
+    return Error{Reason::kMalformed,
+                 std::string("expected IMAGE, got ") + message_type_name(message.header().type)};
+  }
+  const auto body = message.body<ImageBody>();
+  if (!body) {
+    return body.error();
+  }
+  const int index = message.find("rgb");
+  if (index < 0) {
+    return Error{Reason::kFrames, "IMAGE lacks frame 'rgb'"};
+  }
+  const FrameSpec& spec = message.specs()[static_cast<std::size_t>(index)];
+  if (spec.dtype != "U8" || spec.shape.size() != 3 || spec.shape[2] != 3) {
+    return Error{Reason::kFrames, "frame 'rgb': dtype " + spec.dtype + " with " +
+                                      std::to_string(spec.shape.size()) +
+                                      " dims, expected U8 [height, width, 3]"};
+  }
+  const ImageHead head{body.value().hash, spec.shape[0], spec.shape[1]};
+  if (Status s = validate(head, limits); !s) {
+    return s.error();
+  }
+  return head;
+}
+
+Frame pixels_of(const Message& message) { return message.frame(message.find("rgb")); }
+
 }  // namespace
 
 Payload encode_rollout(const Rollout& r) {
@@ -219,6 +316,7 @@ Payload encode_rollout(const Rollout& r) {
   }
   const auto rows = static_cast<int64_t>(r.versions.size());
   payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
+  add_images(r.images, payload);
   add_routed_experts(r.routed_experts, payload);
   return payload;
 }
@@ -234,27 +332,72 @@ Result<Rollout> decode_rollout(const Message& message, const Limits& limits) {
   return rollout;
 }
 
+Payload encode_image(const Image& image) {
+  Payload payload = make_payload(MessageType::kImage, ImageBody{image.head.hash});
+  payload.add("rgb", "U8", {image.head.height, image.head.width, 3}, image.rgb);
+  return payload;
+}
+
+Result<ImageHead> read_image_head(const Message& message, const Limits& limits) {
+  auto head = stated_head(message, limits);
+  if (!head) {
+    return head;
+  }
+  const ImageHead& said = head.value();
+  const std::string found = image_hash(said.height, said.width, pixels_of(message));
+  if (found != said.hash) {
+    return Error{Reason::kChecksum, "IMAGE of " + said.hash + " holds the pixels of " + found};
+  }
+  return head;
+}
+
+Result<Image> decode_image(const Message& message, const Limits& limits) {
+  auto head = stated_head(message, limits);
+  if (!head) {
+    return head.error();
+  }
+  const Frame frame = pixels_of(message);
+  return Image{std::move(head).value(),
+               Buffer::own(std::vector<std::byte>(frame.begin(), frame.end()))};
+}
+
 FlatRollout flatten_rollout(const Rollout& rollout, const Limits& limits) {
   const Payload payload = encode_rollout(rollout);
   return flatten(pack_header(Header{}, payload, limits), payload);
 }
 
-Result<std::vector<Rollout>> read_rollouts(std::span<const FlatRollout> messages,
-                                           const Limits& limits) {
-  std::vector<Rollout> rollouts;
-  rollouts.reserve(messages.size());
+Result<RolloutBatch> read_batch(std::span<const FlatRollout> messages, const Limits& limits) {
+  RolloutBatch batch;
+  batch.rollouts.reserve(messages.size());
   for (const FlatRollout& flat : messages) {
     const auto message = parse_flat(std::as_bytes(std::span(flat)), limits);
     if (!message) {
       return message.error();
     }
+    if (message.value().header().type == MessageType::kImage) {
+      auto image = decode_image(message.value(), limits);
+      if (!image) {
+        return image.error();
+      }
+      batch.images.push_back(std::move(image).value());
+      continue;
+    }
     auto rollout = read_rollout(message.value(), limits);
     if (!rollout) {
       return rollout.error();
     }
-    rollouts.push_back(std::move(rollout).value());
+    batch.rollouts.push_back(std::move(rollout).value());
   }
-  return rollouts;
+  return batch;
+}
+
+Result<std::vector<Rollout>> read_rollouts(std::span<const FlatRollout> messages,
+                                           const Limits& limits) {
+  auto batch = read_batch(messages, limits);
+  if (!batch) {
+    return batch.error();
+  }
+  return std::move(batch.value().rollouts);
 }
 
 std::vector<uint8_t> join_messages(std::span<const FlatRollout> messages) {

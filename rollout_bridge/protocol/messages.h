@@ -59,11 +59,27 @@ struct CreditBody {
 
 struct AckBody {
   std::string rollout_id;
-  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, REJECTED, STALE
+  std::string status;  // ACCEPTED, DUPLICATE, REQUEUED, BUSY, UNKNOWN_IMAGES, REJECTED, STALE
   std::string reason;  // a reason name when REJECTED or STALE
   std::string detail;
+  int64_t window_bytes = -1;             // new window; -1: unchanged
+  std::vector<std::string> images = {};  // UNKNOWN_IMAGES: hashes of those to be sent
+  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail, window_bytes, images);
+};
+
+// IMAGE, with the frame "rgb".
+struct ImageBody {
+  std::string hash;
+  MSGPACK_DEFINE_MAP(hash);
+};
+
+struct ImageAckBody {
+  std::string hash;    // "" when it could not be read
+  std::string status;  // STORED, REFUSED
+  std::string reason;  // a reason name when REFUSED
+  std::string detail;
   int64_t window_bytes = -1;  // new window; -1: unchanged
-  MSGPACK_DEFINE_MAP(rollout_id, status, reason, detail, window_bytes);
+  MSGPACK_DEFINE_MAP(hash, status, reason, detail, window_bytes);
 };
 
 struct HeartbeatBody {

@@ -1,8 +1,12 @@
 #include "rollout_bridge/protocol/schema.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "rollout_bridge/base/utf8.h"
@@ -277,6 +281,73 @@ Status check_branches(const Rollout& r, const Limits& limits) {
   return Success{};
 }
 
+// Whether a place of the completion has tokens of one image on both sides.
+bool is_within_image(const Rollout& r, int64_t place) {
+  const auto after = std::upper_bound(
+      r.images.begin(), r.images.end(), place,
+      [](int64_t at, const ConversationImage& image) { return at <= image.begin; });
+  return after != r.images.begin() && place < std::prev(after)->end;
+}
+
+// Checks an image that follows the one that ends at `previous`.
+Status check_image(const Rollout& r, size_t i, int64_t previous, const Limits& limits) {
+  const ConversationImage& image = r.images[i];
+  const std::string name = "images[" + str(i) + "]";
+  if (Status s = validate(image.head(), limits); !s) {
+    return invalid(r, name + ": " + s.error().detail, s.error().reason);
+  }
+  const auto length = static_cast<int64_t>(r.completion_ids.size());
+  if (image.begin < previous || image.end <= image.begin || image.end > length) {
+    return invalid(r, name + ": tokens [" + str(image.begin) + ", " + str(image.end) +
+                          ") must begin at " + str(previous) + " or later, not be empty, and end " +
+                          "at " + str(length) + " or before");
+  }
+  const auto masked = r.loss_mask.begin();
+  const bool is_context =
+      !r.loss_mask.empty() &&
+      std::all_of(masked + image.begin, masked + image.end, [](uint8_t on) { return on == 0; });
+  if (!is_context) {
+    return invalid(r, name + ": tokens [" + str(image.begin) + ", " + str(image.end) +
+                          ") must have loss_mask 0: nobody sampled them");
+  }
+  return Success{};
+}
+
+Status check_images(const Rollout& r, const Limits& limits) {
+  if (r.images.size() > limits.max_images) {
+    return invalid(
+        r, "images has " + str(r.images.size()) + " entries, limit " + str(limits.max_images));
+  }
+  int64_t previous = 0;
+  for (size_t i = 0; i < r.images.size(); ++i) {
+    if (Status s = check_image(r, i, previous, limits); !s) {
+      return s;
+    }
+    previous = r.images[i].end;
+  }
+  for (size_t i = 0; i < r.branches.size(); ++i) {
+    if (is_within_image(r, r.branches[i].begin) || is_within_image(r, r.branches[i].context_end)) {
+      return invalid(r, "branches[" + str(i) + "] cuts the tokens of an image");
+    }
+  }
+  uint64_t bytes = 0;
+  std::map<std::string, ImageHead> heads;
+  for (const ConversationImage& image : r.images) {
+    const auto [at, is_new] = heads.emplace(image.hash, image.head());
+    if (at->second != image.head()) {
+      return invalid(r, "image " + image.hash + " is there with two sizes");
+    }
+    bytes += is_new ? image.head().bytes() : 0;
+  }
+  if (bytes > limits.max_rollout_image_bytes) {
+    return invalid(r,
+                   "its images have " + str(bytes) + " bytes together, limit " +
+                       str(limits.max_rollout_image_bytes),
+                   Reason::kLimit);
+  }
+  return Success{};
+}
+
 // The first id of a [rows, layers, K] table that occurs twice in one token's layer, by its index.
 std::optional<size_t> first_repeated_id(const RoutedExperts& routed, size_t ids) {
   // 1 + the group that used the id last.
@@ -404,10 +475,24 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_branches(r, limits); !s) {
     return s;
   }
+  if (Status s = check_images(r, limits); !s) {
+    return s;
+  }
   if (Status s = check_routed(r, limits); !s) {
     return s;
   }
   return check_message(r, limits);
+}
+
+std::vector<ImageHead> distinct_images(const Rollout& rollout) {
+  std::vector<ImageHead> heads;
+  std::set<std::string> seen;
+  for (const ConversationImage& image : rollout.images) {
+    if (seen.insert(image.hash).second) {
+      heads.push_back(image.head());
+    }
+  }
+  return heads;
 }
 
 uint64_t wire_bytes(const Rollout& r) {
@@ -415,7 +500,8 @@ uint64_t wire_bytes(const Rollout& r) {
          (r.logprobs.size() + r.advantages.size()) * sizeof(float) + r.loss_mask.size() +
          r.versions.size() * 3 * sizeof(int64_t) + r.turn_offsets.size() * sizeof(int32_t) +
          r.turn_rewards.size() * sizeof(double) + r.branches.size() * 2 * sizeof(int64_t) +
-         r.routed_experts.ids.size() + r.routed_experts.layers.size() * sizeof(int32_t);
+         r.images.size() * (16 + 4 * sizeof(int64_t)) + r.routed_experts.ids.size() +
+         r.routed_experts.layers.size() * sizeof(int32_t);
 }
 
 uint64_t dtype_size(const std::string& dtype) {

@@ -11,6 +11,7 @@
 #include "rollout_bridge/base/buffer.h"
 #include "rollout_bridge/base/limits.h"
 #include "rollout_bridge/base/result.h"
+#include "rollout_bridge/protocol/image.h"
 
 namespace ringside::bridge {
 
@@ -56,6 +57,24 @@ struct RoutedExperts {
   }
 };
 
+// An image that a tool or the like returned within a conversation. Completion tokens [begin, end)
+// stand for it. A worker sends its pixels once, in an IMAGE; see image.h.
+struct ConversationImage {
+  std::string hash;  // image_hash() of its pixels, which are resized as the model takes them
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  // [height, width, 3]; at the worker that made the rollout, and not on the wire.
+  Buffer rgb = {};
+
+  ImageHead head() const { return {hash, height, width}; }
+  // Of what is on the wire.
+  bool operator==(const ConversationImage& other) const {
+    return head() == other.head() && begin == other.begin && end == other.end;
+  }
+};
+
 // Largest id of an expert on the wire.
 inline constexpr int32_t kMaxExpertId = 32767;
 
@@ -88,6 +107,9 @@ struct Rollout {
   // One row for each token but the last. Empty: not recorded. In a forked conversation the last
   // token of a branch that no other branch continues has a row that nobody reads.
   RoutedExperts routed_experts;
+  // In order and disjoint, each within one branch, with loss_mask 0 on its tokens. An image may be
+  // there several times.
+  std::vector<ConversationImage> images;
   bool operator==(const Rollout&) const = default;
 };
 
@@ -95,6 +117,9 @@ struct Rollout {
 // limits holds the rollout. The error names the field and both numbers.
 // Thread safety: pure.
 Status validate(const Rollout& rollout, const Limits& limits = {});
+
+// The images of a rollout, each once, in order.
+std::vector<ImageHead> distinct_images(const Rollout& rollout);
 
 // Bytes of the rollout's frames on the wire.
 uint64_t wire_bytes(const Rollout& rollout);

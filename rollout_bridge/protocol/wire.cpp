@@ -12,10 +12,10 @@
 namespace ringside::bridge {
 namespace {
 
-constexpr std::array<const char*, 17> kTypeNames = {
-    "HELLO",     "WELCOME",       "READY",         "CREDIT", "ROLLOUT", "ACK",
-    "HEARTBEAT", "WEIGHTS_OFFER", "CHUNK_REQUEST", "CHUNK",  "STAGED",  "STAGE_FAILED",
-    "COMMIT",    "COMMITTED",     "BYE",           "END",    "ERROR"};
+constexpr std::array<const char*, 19> kTypeNames = {
+    "HELLO",         "WELCOME",       "READY", "CREDIT", "ROLLOUT",      "ACK",    "HEARTBEAT",
+    "WEIGHTS_OFFER", "CHUNK_REQUEST", "CHUNK", "STAGED", "STAGE_FAILED", "COMMIT", "COMMITTED",
+    "BYE",           "END",           "ERROR", "IMAGE",  "IMAGE_ACK"};
 constexpr std::size_t kMaxDepth = 8;
 constexpr uint64_t kNotStated = 0;  // xxh3 of a CHUNK's data, which the tensor's hash covers
 

@@ -17,7 +17,7 @@
 
 namespace ringside::bridge {
 
-inline constexpr int kProtoVersion = 3;
+inline constexpr int kProtoVersion = 4;
 
 // Thrown while a body is read: the field has the right type, and a text that no message may hold.
 class InvalidText : public msgpack::type_error {
@@ -47,6 +47,8 @@ enum class MessageType {
   kBye,
   kEnd,
   kError,
+  kImage,
+  kImageAck,
 };
 // The wire name, e.g. "WEIGHTS_OFFER".
 const char* message_type_name(MessageType type);

@@ -37,6 +37,10 @@ struct BridgeCounters {
   uint64_t lost_workers = 0;
   uint64_t left_workers = 0;  // sent BYE
   uint64_t rollout_bytes = 0;
+  uint64_t images = 0;          // IMAGE messages that were stored
+  uint64_t image_bytes = 0;     // of these
+  uint64_t unknown_images = 0;  // rollouts answered UNKNOWN_IMAGES
+  uint64_t dropped_images = 0;  // for want of room, while no accepted rollout named them
   uint64_t weight_bytes = 0;
   uint64_t shared_staged = 0;    // versions read from shared memory instead of the network
   uint64_t delta_staged = 0;     // versions staged as a delta to an earlier one
@@ -50,6 +54,7 @@ struct BridgeCounters {
   uint64_t promised_bytes = 0;                    // sum of the workers' windows
   uint64_t peak_bytes = 0;                        // peak of queued + promised
   uint64_t journal_bytes = 0;                     // size of the journal file
+  uint64_t waiting_image_bytes = 0;               // images that no accepted rollout names
   std::array<uint64_t, kReasonCount> rejected{};  // messages, by Reason
   uint64_t messages = 0;                          // on the rollouts socket, accepted or not
   // Requests on the weights socket, and the refused ones by Reason. `gone` also occurs in normal

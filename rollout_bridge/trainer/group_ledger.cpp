@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rollout_bridge/trainer/living_records.h"
+
 namespace ringside::bridge {
 namespace {
 
@@ -182,6 +184,7 @@ std::vector<int64_t> GroupLedger::deliver(const Rollout& rollout, FlatRollout me
       sample.newest_version = std::max(sample.newest_version, span.version);
     }
   }
+  sample.images = image_hashes(rollout);
   sample.message = std::move(message);
   ++group.held;
   return is_complete(group_id) ? replace(rule_of(group_id).first_group) : std::vector<int64_t>();
@@ -273,7 +276,7 @@ std::vector<int64_t> GroupLedger::open_steps(int64_t last_step) {
   return grants;
 }
 
-std::optional<std::vector<FlatRollout>> GroupLedger::take(int64_t step) {
+std::optional<GroupLedger::Taken> GroupLedger::take(int64_t step) {
   const GroupRange places = options_.policy.first_groups(step);
   if (step != next_step_) {
     throw std::invalid_argument("step " + std::to_string(step) + " is taken, step " +
@@ -286,15 +289,15 @@ std::optional<std::vector<FlatRollout>> GroupLedger::take(int64_t step) {
       return std::nullopt;
     }
   }
-  std::vector<FlatRollout> rollouts;
+  Taken taken;
   for (const int64_t id : groups) {
-    take_group(id, step, rollouts);
+    take_group(id, step, taken);
   }
   ++next_step_;
-  return rollouts;
+  return taken;
 }
 
-void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out) {
+void GroupLedger::take_group(int64_t group_id, int64_t step, Taken& out) {
   Group& group = groups_.at(group_id);
   const GroupRule rule = rule_of(group_id);
   if (!rule.next_round && group_id != rule.first_group && teaches_nothing(group)) {
@@ -308,7 +311,8 @@ void GroupLedger::take_group(int64_t group_id, int64_t step, std::vector<FlatRol
     unrestorable_[step].push_back(group_id);
   }
   for (Sample& sample : group.samples) {
-    out.push_back(std::move(sample.message));
+    out.rollouts.push_back(std::move(sample.message));
+    out.images.insert(sample.images.begin(), sample.images.end());
   }
   drop_rollouts(group);
   group.state = State::kTaken;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,9 +76,13 @@ class GroupLedger {
   // The groups to grant for the steps up to `last_step` that are not open yet: of each place the
   // group that fills it now, which may be of a later round when rollouts came from a journal.
   std::vector<int64_t> open_steps(int64_t last_step);
+  struct Taken {
+    std::vector<FlatRollout> rollouts;
+    std::set<std::string> images;  // hashes of those that the rollouts name
+  };
   // The messages of the rollouts of `step`, ordered by place and sample, once all its groups are
   // complete; else nullopt. Throws: std::invalid_argument when `step` is not the next one.
-  std::optional<std::vector<FlatRollout>> take(int64_t step);
+  std::optional<Taken> take(int64_t step);
   // Groups to consume because the checkpoint of `step` is on disk: of every place and round.
   std::vector<int64_t> checkpointed(int64_t step);
   // Groups to consume because no restart can use them: they were taken for steps before
@@ -99,8 +104,9 @@ class GroupLedger {
   struct Sample {
     std::string rollout_id = {};  // of the rollout that was delivered; "": none was
     std::optional<double> reward = {};
-    int64_t newest_version = -1;  // of this trainer start; -1: of an earlier one
-    FlatRollout message = {};     // empty when it is not delivered, was taken or dropped
+    int64_t newest_version = -1;           // of this trainer start; -1: of an earlier one
+    FlatRollout message = {};              // empty when it is not delivered, was taken or dropped
+    std::vector<std::string> images = {};  // hashes of those that it names
     bool is_delivered() const { return !rollout_id.empty(); }
   };
   struct Group {
@@ -122,7 +128,7 @@ class GroupLedger {
   bool teaches_nothing(const Group& group) const;
   int64_t current_group(int64_t first_group) const;
   std::vector<int64_t> replace(int64_t first_group);
-  void take_group(int64_t group_id, int64_t step, std::vector<FlatRollout>& out);
+  void take_group(int64_t group_id, int64_t step, Taken& out);
   int64_t drop_rollouts(Group& group);
 
   Options options_;

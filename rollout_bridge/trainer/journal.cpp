@@ -69,6 +69,51 @@ std::vector<int64_t> flat_ranges(const IdSet& ids) {
   return values;
 }
 
+Result<Rollout> read_rollout(std::span<const std::byte> payload, const Limits& limits) {
+  const auto message = parse_flat(payload, limits);
+  return message ? decode_rollout(message.value(), limits) : Result<Rollout>(message.error());
+}
+
+Result<ImageHead> read_image(std::span<const std::byte> payload, const Limits& limits) {
+  const auto message = parse_flat(payload, limits);
+  return message ? read_image_head(message.value(), limits) : Result<ImageHead>(message.error());
+}
+
+const FlatImage& image_message(const Journal::NamedImage& image) {
+  if (!image.message) {
+    throw std::invalid_argument("image " + image.hash + " is neither here nor in the journal");
+  }
+  return *image.message;
+}
+
+// Appends to a new file, also records of the old one.
+class FileCopy {
+ public:
+  FileCopy(const File& from, File& to) : from_(from), to_(to) {}
+
+  void put(std::span<const std::byte> bytes) {
+    to_.append(bytes);
+    bytes_ += bytes.size();
+  }
+  void put_record(uint32_t kind, const auto& payload) {
+    put(make_record(kind, std::as_bytes(std::span(payload))));
+  }
+  Extent move(const Extent& extent) {
+    record_.resize(extent.bytes);
+    from_.read_at(extent.offset, record_);
+    const Extent at{bytes_, extent.bytes};
+    put(record_);
+    return at;
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  const File& from_;
+  File& to_;
+  uint64_t bytes_ = 0;
+  std::vector<std::byte> record_;
+};
+
 // True for errors that end when somebody frees space.
 bool is_no_room(const std::system_error& error) {
   const int code = error.code().value();
@@ -158,6 +203,9 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
   if (kind == Kind::kRollout) {
     return replay_rollout(payload, extent, live);
   }
+  if (kind == Kind::kImage) {
+    return replay_image(payload, extent);
+  }
   if (kind != Kind::kConsumed && kind != Kind::kReopened && kind != Kind::kGranted) {
     throw std::runtime_error(file_->path().string() + ": record of kind " +
                              std::to_string(static_cast<uint32_t>(kind)) +
@@ -176,7 +224,9 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
       granted_.insert_range(ranges[i], ranges[i + 1]);
     }
     if (kind == Kind::kConsumed) {
-      replay_consumed(ranges[i], ranges[i + 1]);
+      consumed_.insert_range(ranges[i], ranges[i + 1]);
+      granted_.erase_range(ranges[i], ranges[i + 1]);
+      records_.drop_groups(ranges[i], ranges[i + 1]);
     }
   }
   // Rollouts journalled before this record are dropped, even when the group is reopened later.
@@ -188,46 +238,46 @@ void Journal::replay_record(Kind kind, std::span<const std::byte> payload, Exten
 
 void Journal::replay_rollout(std::span<const std::byte> payload, Extent extent,
                              std::vector<Replayed>& live) {
-  auto rollout = read_rollout(payload);
+  auto rollout = read_rollout(payload, options_.limits);
   if (!rollout) {
-    if (unreadable_++ == 0) {
-      first_unreadable_ = rollout.error().detail;
-    }
-    dead_bytes_ += extent.bytes;
-    return;
+    return pass_over(rollout.error(), extent);
   }
-  live_[rollout.value().group_id].push_back(extent);
+  std::vector<std::string> images = image_hashes(rollout.value());
+  for (const std::string& hash : images) {
+    if (!has_image(hash)) {
+      return pass_over(
+          {Reason::kInvalidField, "rollout '" + rollout.value().rollout_id + "' names image " +
+                                      hash + ", which does not stand before it"},
+          extent);
+    }
+  }
+  records_.hold(images);
+  records_.add_rollout(rollout.value().group_id, extent, std::move(images));
   const auto* bytes = reinterpret_cast<const uint8_t*>(payload.data());
   live.push_back({{std::move(rollout).value(), {bytes, bytes + payload.size()}}, extent});
 }
 
-Result<Rollout> Journal::read_rollout(std::span<const std::byte> payload) const {
-  auto message = parse_flat(payload, options_.limits);
-  if (!message) {
-    return message.error();
+void Journal::replay_image(std::span<const std::byte> payload, Extent extent) {
+  const auto head = bridge::read_image(payload, options_.limits);
+  if (!head) {
+    return pass_over(head.error(), extent);
   }
-  return decode_rollout(message.value(), options_.limits);
+  records_.add_image(head.value().hash, extent);
+}
+
+void Journal::pass_over(const Error& error, const Extent& extent) {
+  if (passed_over_.count++ == 0) {
+    passed_over_.first = error.detail;
+  }
+  records_.add_dead(extent);
 }
 
 std::string Journal::unreadable() const {
-  if (unreadable_ == 0) {
+  if (passed_over_.count == 0) {
     return "";
   }
-  return file_->path().string() + ": " + std::to_string(unreadable_) +
-         " records hold no rollout and are passed over, the first: " + first_unreadable_;
-}
-
-void Journal::replay_consumed(int64_t begin, int64_t end) {
-  consumed_.insert_range(begin, end);
-  granted_.erase_range(begin, end);
-  const auto first = live_.lower_bound(begin);
-  const auto last = live_.lower_bound(end);
-  for (auto it = first; it != last; ++it) {
-    for (const Extent& dead : it->second) {
-      dead_bytes_ += dead.bytes;
-    }
-  }
-  live_.erase(first, last);
+  return file_->path().string() + ": " + std::to_string(passed_over_.count) +
+         " records hold no rollout or image and are passed over, the first: " + passed_over_.first;
 }
 
 std::vector<Journal::Record> Journal::take_replayed() { return std::exchange(replayed_, {}); }
@@ -235,29 +285,80 @@ std::vector<Journal::Record> Journal::take_replayed() { return std::exchange(rep
 void Journal::drop_replayed(std::span<const std::size_t> places) {
   for (const std::size_t place : places) {
     const auto& [group_id, gone] = replayed_at_.at(place);
-    std::vector<Extent>& extents = live_.at(group_id);
-    std::erase_if(extents, [at = gone.offset](const Extent& e) { return e.offset == at; });
-    if (extents.empty()) {
-      live_.erase(group_id);
-    }
-    dead_bytes_ += gone.bytes;
+    records_.drop_rollout(group_id, gone.offset);
   }
   replayed_at_.clear();
 }
 
-Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout) {
-  if (Status s = room_for(sizeof(RecordHead) + flat_rollout.size()); !s) {
-    return s;
+Status Journal::append(int64_t group_id, std::span<const uint8_t> flat_rollout,
+                       std::span<const NamedImage> images) {
+  std::vector<std::string> here, fresh;
+  uint64_t bytes = sizeof(RecordHead) + flat_rollout.size();
+  for (const NamedImage& image : images) {
+    (has_image(image.hash) ? here : fresh).push_back(image.hash);
+    if (!has_image(image.hash)) {
+      bytes += sizeof(RecordHead) + image_message(image).size();
+    }
   }
-  if (Status s = write_deferred(); !s) {
-    return s;  // a reopening must precede the group's rollouts
+  records_.hold(here);  // room_for() may rewrite the file, which drops what nobody holds
+  const auto write = [&]() -> Status {
+    if (Status s = room_for(bytes); !s) {
+      return s;
+    }
+    if (Status s = write_deferred(); !s) {
+      return s;  // a reopening must precede the group's rollouts
+    }
+    if (Status s = write_images(images); !s) {
+      return s;
+    }
+    const uint64_t offset = file_bytes_;
+    if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) {
+      return s;
+    }
+    records_.hold(fresh);
+    fresh.insert(fresh.end(), here.begin(), here.end());
+    records_.add_rollout(group_id, {offset, file_bytes_ - offset}, fresh);
+    return Success{};
+  };
+  Status written = write();
+  if (!written) {
+    records_.let_go(here);
   }
-  const uint64_t offset = file_bytes_;
-  if (Status s = write_record(Kind::kRollout, std::as_bytes(flat_rollout)); !s) {
-    return s;
+  return written;
+}
+
+// Those that the file does not have. Each is dead until the rollout is there, too: should the
+// rollout not get in, a later one finds them.
+Status Journal::write_images(std::span<const NamedImage> images) {
+  for (const NamedImage& image : images) {
+    if (has_image(image.hash)) {
+      continue;
+    }
+    const uint64_t offset = file_bytes_;
+    if (Status s = write_record(Kind::kImage, std::as_bytes(std::span(image_message(image)))); !s) {
+      return s;
+    }
+    records_.add_image(image.hash, {offset, file_bytes_ - offset});
   }
-  live_[group_id].push_back({offset, file_bytes_ - offset});
   return Success{};
+}
+
+FlatImage Journal::read_image(const std::string& hash) const {
+  const Extent& extent = records_.image(hash);
+  std::vector<std::byte> record(extent.bytes);
+  file_->read_at(extent.offset, record);
+  RecordHead head{};
+  std::memcpy(&head, record.data(), sizeof head);
+  const auto payload = std::span(record).subspan(sizeof head);
+  if (head.kind != static_cast<uint32_t>(Kind::kImage) ||
+      record_hash(head.kind, payload) != head.xxh3) {
+    throw std::runtime_error(file_->path().string() + ": image " + hash + " at byte " +
+                             std::to_string(extent.offset) +
+                             " is not as it was written; a restart drops what is damaged and has "
+                             "it sampled again");
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(payload.data());
+  return {bytes, bytes + payload.size()};
 }
 
 Status Journal::room_for(uint64_t record_bytes) {
@@ -265,7 +366,7 @@ Status Journal::room_for(uint64_t record_bytes) {
     return options_.max_bytes == 0 || file_bytes_ + record_bytes <= options_.max_bytes;
   };
   // A rewrite costs the file's length, so it is done only when an eighth of the file is dead.
-  if (!fits() && dead_bytes_ >= std::max(record_bytes, file_bytes_ / 8)) {
+  if (!fits() && records_.dead_bytes() >= std::max(record_bytes, file_bytes_ / 8)) {
     compact();
   }
   if (fits()) {
@@ -291,16 +392,10 @@ void Journal::consume(std::span<const int64_t> group_ids) {
   for (const int64_t id : group_ids) {
     consumed_.insert(id);
     granted_.erase(id);
-    const auto it = live_.find(id);
-    if (it == live_.end()) {
-      continue;
-    }
-    for (const Extent& extent : it->second) {
-      dead_bytes_ += extent.bytes;
-    }
-    live_.erase(it);
+    records_.drop_groups(id, id + 1);
   }
-  if (dead_bytes_ >= options_.compact_bytes && dead_bytes_ * 2 >= file_bytes_) {
+  if (const uint64_t dead = records_.dead_bytes();
+      dead >= options_.compact_bytes && dead * 2 >= file_bytes_) {
     compact();
   }
 }
@@ -377,19 +472,24 @@ Status Journal::write_record(Kind kind, std::span<const std::byte> payload) {
   return Success{};
 }
 
-// Writes the live records to a new file and renames it over the old one, so a crash leaves one of
+// Writes the living records to a new file and renames it over the old one, so a crash leaves one of
 // the two. Without room for the new file the old one stays.
 void Journal::compact() {
   const std::filesystem::path fresh_path = options_.directory / "journal.new";
-  std::map<int64_t, std::vector<Extent>> moved;
+  LivingRecords moved;
   try {
     std::unique_ptr<File> fresh = options_.files->create(fresh_path);
     fresh->lock();
-    const uint64_t bytes = write_living(*fresh, moved);
+    FileCopy copy(*file_, *fresh);
+    copy.put(std::as_bytes(std::span(kMagic)));
+    copy.put_record(static_cast<uint32_t>(Kind::kRun), std::span(options_.run_id));
+    copy.put_record(static_cast<uint32_t>(Kind::kConsumed), flat_ranges(consumed_));
+    copy.put_record(static_cast<uint32_t>(Kind::kGranted), flat_ranges(granted_));
+    moved = records_.moved([&](const Extent& extent) { return copy.move(extent); });
     fresh->sync();
     options_.files->rename(fresh_path, options_.directory / "journal.bin");
     file_ = std::move(fresh);
-    file_bytes_ = bytes;
+    file_bytes_ = copy.bytes();
   } catch (const std::system_error& error) {
     if (!is_no_room(error)) {
       throw;
@@ -398,33 +498,8 @@ void Journal::compact() {
     return;
   }
   options_.files->sync_directory(options_.directory);
-  live_ = std::move(moved);
-  dead_bytes_ = 0;
+  records_ = std::move(moved);
   deferred_.clear();  // the new file contains them
-}
-
-uint64_t Journal::write_living(File& fresh, std::map<int64_t, std::vector<Extent>>& moved) const {
-  fresh.append(std::as_bytes(std::span(kMagic)));
-  uint64_t bytes = sizeof kMagic;
-  const auto put = [&](std::span<const std::byte> record) {
-    fresh.append(record);
-    bytes += record.size();
-  };
-  put(make_record(static_cast<uint32_t>(Kind::kRun), std::as_bytes(std::span(options_.run_id))));
-  const std::vector<int64_t> ranges = flat_ranges(consumed_);
-  put(make_record(static_cast<uint32_t>(Kind::kConsumed), std::as_bytes(std::span(ranges))));
-  const std::vector<int64_t> granted = flat_ranges(granted_);
-  put(make_record(static_cast<uint32_t>(Kind::kGranted), std::as_bytes(std::span(granted))));
-  std::vector<std::byte> record;
-  for (const auto& [group, extents] : live_) {
-    for (const Extent& extent : extents) {
-      record.resize(extent.bytes);
-      file_->read_at(extent.offset, record);
-      moved[group].push_back({bytes, extent.bytes});
-      put(record);
-    }
-  }
-  return bytes;
 }
 
 }  // namespace ringside::bridge

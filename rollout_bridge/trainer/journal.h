@@ -1,12 +1,18 @@
-// Write-ahead journal of accepted rollouts: an append-only file of checksummed records.
+// Write-ahead journal of accepted rollouts and the images that they name: an append-only file of
+// checksummed records.
 //
 // A record is written before the rollout is acknowledged, so an acknowledged rollout survives kill
 // -9. The next start replays the file.
 //
+// An image stands there once, before the first rollout that names it, as long as a rollout that is
+// not consumed names it. Afterwards it stays until the file is rewritten. Images are read back when
+// they are asked for; they are not held in memory.
+//
 // Format: "RSJRNL01", then records. A record is u32 payload bytes, u32 kind, u64 XXH3-64 of the
 // payload seeded with the kind, payload. All integers are little-endian.
 // Kinds: 1 run id (always the first record); 2 rollout (a flat ROLLOUT message); 3 consumed groups,
-// 4 reopened groups, 5 granted groups (each: pairs of int64, half-open ranges).
+// 4 reopened groups, 5 granted groups (each: pairs of int64, half-open ranges); 6 image (a flat
+// IMAGE message).
 #pragma once
 
 #include <chrono>
@@ -24,6 +30,7 @@
 #include "rollout_bridge/base/fsync_policy.h"
 #include "rollout_bridge/base/id_set.h"
 #include "rollout_bridge/protocol/codec.h"
+#include "rollout_bridge/trainer/living_records.h"
 
 namespace ringside::bridge {
 
@@ -70,12 +77,25 @@ class Journal {
   const IdSet& granted() const { return granted_; }
   uint64_t file_bytes() const { return file_bytes_; }
 
-  // Appends a rollout's flat message. On success the record is in the file.
+  // An image that a rollout names. message: null where the journal has it.
+  struct NamedImage {
+    std::string hash;
+    std::shared_ptr<const FlatImage> message = {};
+  };
+  // Appends a rollout's flat message, after the images that the journal does not have. On success
+  // all of it is in the file.
   // Errors: kBusy, with the file and the cause, when there is no room: max_bytes, a full disk, a
-  // quota or RLIMIT_FSIZE (the process must ignore its signal, SIGXFSZ). The file is then unchanged
-  // and a later call may succeed.
-  // Throws: std::system_error on other failures.
-  [[nodiscard]] Status append(int64_t group_id, std::span<const uint8_t> flat_rollout);
+  // quota or RLIMIT_FSIZE (the process must ignore its signal, SIGXFSZ). The rollout is then not in
+  // the file, and a later call may succeed.
+  // Throws: std::system_error on other failures; std::invalid_argument for an image that is neither
+  // here nor in the journal.
+  [[nodiscard]] Status append(int64_t group_id, std::span<const uint8_t> flat_rollout,
+                              std::span<const NamedImage> images = {});
+  bool has_image(const std::string& hash) const { return records_.has_image(hash); }
+  // The flat message of an image, from the file.
+  // Throws: std::out_of_range for one that the journal does not have; std::runtime_error when the
+  // file does not hold what was written.
+  FlatImage read_image(const std::string& hash) const;
   // Marks groups as consumed: a durable checkpoint contains them. Drops their rollouts. Without
   // room, the record is deferred until the next append. If the process dies first, the next start
   // replays these rollouts; nothing is lost.
@@ -91,14 +111,21 @@ class Journal {
   void tick(std::chrono::steady_clock::time_point now);
 
  private:
-  enum class Kind : uint32_t { kRun = 1, kRollout = 2, kConsumed = 3, kReopened = 4, kGranted = 5 };
-  struct Extent {
-    uint64_t offset;
-    uint64_t bytes;
+  enum class Kind : uint32_t {
+    kRun = 1,
+    kRollout = 2,
+    kConsumed = 3,
+    kReopened = 4,
+    kGranted = 5,
+    kImage = 6
   };
   struct Replayed {
     Record record;
     Extent extent;
+  };
+  struct PassedOver {  // intact records that cannot be read
+    uint64_t count = 0;
+    std::string first;  // its error
   };
 
   void begin();
@@ -107,25 +134,23 @@ class Journal {
                      std::vector<Replayed>& live);
   void replay_rollout(std::span<const std::byte> payload, Extent extent,
                       std::vector<Replayed>& live);
-  Result<Rollout> read_rollout(std::span<const std::byte> payload) const;
-  void replay_consumed(int64_t begin, int64_t end);
+  void replay_image(std::span<const std::byte> payload, Extent extent);
+  void pass_over(const Error& error, const Extent& extent);
   Status write_record(Kind kind, std::span<const std::byte> payload);
   void write_run_id();
   Status write_deferred();
+  Status write_images(std::span<const NamedImage> images);
   Status room_for(uint64_t record_bytes);
   void compact();
-  uint64_t write_living(File& fresh, std::map<int64_t, std::vector<Extent>>& moved) const;
 
   Options options_;
   std::unique_ptr<File> file_;
   uint64_t file_bytes_ = 0;
-  uint64_t dead_bytes_ = 0;
+  LivingRecords records_;
   uint64_t truncated_bytes_ = 0;
-  uint64_t unreadable_ = 0;
-  std::string first_unreadable_;
+  PassedOver passed_over_;
   IdSet consumed_;
   IdSet granted_;
-  std::map<int64_t, std::vector<Extent>> live_;  // records of each group, header included
   std::vector<Record> replayed_;
   std::vector<std::pair<int64_t, Extent>> replayed_at_;         // group and record of each
   std::deque<std::pair<Kind, std::vector<int64_t>>> deferred_;  // records waiting for room

@@ -137,6 +137,48 @@ void RolloutDesk::on_rollout(Session& session, const Message& message) {
   sessions_.queue(session, make_payload(MessageType::kAck, ack));
 }
 
+// An image that the journal has need not wait for a rollout.
+void RolloutDesk::on_image(Session& session, const Message& message) {
+  uint64_t bytes = 0;
+  for (const FrameSpec& spec : message.specs()) {
+    bytes += spec.bytes;
+  }
+  parts_.budget.arrived(session.worker_id, static_cast<int64_t>(bytes));
+  const auto head = read_image_head(message, parts_.options.limits);
+  ImageAckBody ack{message.field<std::string>("hash").value_or(""), "STORED", "", ""};
+  if (head) {
+    ++parts_.counters.images;
+    parts_.counters.image_bytes += bytes;
+    if (!parts_.journal.has_image(head.value().hash)) {
+      parts_.images.add(session.worker_id, head.value().hash, message.flat(), parts_.now);
+    }
+  } else {
+    const Error& error = head.error();
+    parts_.count(error.reason);
+    count_refusal(session, error);
+    parts_.events.add(session.worker_id,
+                      "image of worker " + session.worker_id + " refused: " + error.detail);
+    ack = {is_image_hash(ack.hash) ? ack.hash : "", "REFUSED", reason_name(error.reason),
+           clip_text(error.detail)};
+  }
+  ack.window_bytes = parts_.budget.raise(session.worker_id);
+  sessions_.queue(session, make_payload(MessageType::kImageAck, ack));
+}
+
+std::optional<AckBody> RolloutDesk::unknown_images(const Rollout& rollout) {
+  AckBody ack{rollout.rollout_id, "UNKNOWN_IMAGES", "", ""};
+  for (const std::string& hash : image_hashes(rollout)) {
+    if (!parts_.journal.has_image(hash) && !parts_.images.use(hash)) {
+      ack.images.push_back(hash);
+    }
+  }
+  if (ack.images.empty()) {
+    return std::nullopt;
+  }
+  ++parts_.counters.unknown_images;
+  return ack;
+}
+
 // Answers a rollout that breaks a rule. The fields that can be read let the worker drop the rollout
 // and the trainer grant the sample again. One that names no sample is counted: see
 // work_.release_unnamed().
@@ -236,10 +278,14 @@ bool RolloutDesk::has_room_for(const Rollout& rollout, uint64_t bytes) const {
   return counted && parts_.budget.fits(static_cast<int64_t>(bytes));
 }
 
-// Appends the message to the journal as received. Reports once when the journal stops accepting
-// rollouts and once when it accepts them again.
-bool RolloutDesk::journalled(int64_t group_id, const FlatRollout& message) {
-  const Status written = parts_.journal.append(group_id, message);
+// Appends the message to the journal as received, after its images. Reports once when the journal
+// stops accepting rollouts and once when it accepts them again.
+bool RolloutDesk::journalled(const Rollout& rollout, const FlatRollout& message) {
+  std::vector<Journal::NamedImage> images;
+  for (const std::string& hash : image_hashes(rollout)) {
+    images.push_back({hash, parts_.images.use(hash)});
+  }
+  const Status written = parts_.journal.append(rollout.group_id, message, images);
   if (!written) {
     ++parts_.counters.journal_refused;
     if (journal_trouble_.empty()) {
@@ -249,6 +295,9 @@ bool RolloutDesk::journalled(int64_t group_id, const FlatRollout& message) {
     }
     journal_trouble_ = written.error().detail;
     return false;
+  }
+  for (const Journal::NamedImage& image : images) {
+    parts_.images.remove(image.hash);
   }
   if (!journal_trouble_.empty()) {
     parts_.events.add("", "journal: takes rollouts again");
@@ -321,8 +370,11 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, const Rol
   if (!has_room_for(rollout, bytes)) {
     return busy(rollout.rollout_id);
   }
+  if (auto ack = unknown_images(rollout)) {
+    return *ack;
+  }
   FlatRollout flat = message.flat();
-  if (!journalled(rollout.group_id, flat)) {
+  if (!journalled(rollout, flat)) {
     return busy(rollout.rollout_id);
   }
   parts_.work().answered(rollout.group_id, rollout.sample_index, session.worker_id, parts_.now);

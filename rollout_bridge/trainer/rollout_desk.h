@@ -1,4 +1,5 @@
-// Arriving rollouts: read, judged, journalled, acknowledged and delivered to the ledger.
+// Arriving rollouts and their images: read, judged, journalled, acknowledged; rollouts are
+// delivered to the ledger.
 //
 // Thread safety: none.
 #pragma once
@@ -24,6 +25,8 @@ class RolloutDesk {
   void replay_journal();
   // Answers a ROLLOUT.
   void on_rollout(Session& session, const Message& message);
+  // Answers an IMAGE.
+  void on_image(Session& session, const Message& message);
   // Why the session ends: its worker's rollouts are all refused, and it would get the same samples
   // for ever. nullopt: it goes on.
   std::optional<Error> why_given_up(const Session& session) const;
@@ -55,11 +58,13 @@ class RolloutDesk {
   AckBody requeued(Session& session, const Rollout& rollout);
   AckBody reject(Session& session, const Rollout& rollout, const Error& error);
   AckBody busy(const std::string& rollout_id);
+  // nullopt when all images of the rollout are here.
+  std::optional<AckBody> unknown_images(const Rollout& rollout);
   AckBody unreadable(Session& session, const Message& message, const Error& error);
   Status check_weights_of(const Rollout& rollout) const;
   Status admit(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
-  bool journalled(int64_t group_id, const FlatRollout& message);
+  bool journalled(const Rollout& rollout, const FlatRollout& message);
   Result<Replayed> replay(Journal::Record record);
   void report_dropped(const std::vector<Error>& refused);
   std::vector<int64_t> deliver(const Rollout& rollout, FlatRollout message, uint64_t bytes);

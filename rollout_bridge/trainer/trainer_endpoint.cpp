@@ -49,6 +49,16 @@ const TrainerOptions& checked(const TrainerOptions& o) {
     throw std::invalid_argument("TrainerOptions: run_id of " + std::to_string(o.run_id.size()) +
                                 " bytes, limit " + std::to_string(o.limits.max_string_bytes));
   }
+  const uint64_t largest =
+      o.limits.max_rollout_image_bytes + uint64_t{o.limits.max_images} * o.limits.max_header_bytes;
+  if (o.images.worker_images < static_cast<int64_t>(o.limits.max_images) ||
+      o.images.worker_bytes < largest) {
+    throw std::invalid_argument(
+        "TrainerOptions: images of " + std::to_string(o.images.worker_images) + " and " +
+        std::to_string(o.images.worker_bytes) +
+        " bytes of a worker, expected room for one rollout: " +
+        std::to_string(o.limits.max_images) + " and " + std::to_string(largest));
+  }
   check_bind_address(o.rollout_address, o.curve.has_value());
   check_bind_address(o.weights_address, o.curve.has_value());
   return o;

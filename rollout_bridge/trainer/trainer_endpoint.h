@@ -52,7 +52,8 @@ class TrainerEndpoint {
   // max_queued_rollouts, which could never be granted.
   void open_steps(int64_t next_step, int64_t last_step);
   // The messages of the rollouts of `step`, whole groups in order; each was decoded, validated,
-  // admitted, journalled and acknowledged, and is unique. See read_rollouts().
+  // admitted, journalled and acknowledged, and is unique. Then the IMAGEs of the images that they
+  // name, each once. See read_batch().
   // nullopt if they are not complete after `timeout`. Steps are taken in order.
   // Throws: std::invalid_argument for another step than the next.
   std::optional<std::vector<FlatRollout>> take(int64_t step, std::chrono::milliseconds timeout);

@@ -14,6 +14,7 @@
 #include "rollout_bridge/trainer/admission.h"
 #include "rollout_bridge/trainer/group_policy.h"
 #include "rollout_bridge/trainer/journal.h"
+#include "rollout_bridge/trainer/waiting_images.h"
 #include "rollout_bridge/transport/curve_keys.h"
 
 namespace ringside::bridge {
@@ -46,6 +47,7 @@ struct TrainerOptions {
   uint64_t max_queued_bytes = uint64_t{4} << 30;
   std::size_t max_workers = 256;
   int64_t window_bytes = 64 << 20;             // most unacknowledged rollout bytes of one worker
+  ImageBounds images;                          // images of conversations that wait for a rollout
   std::optional<CurveServer> curve;            // absent: no encryption, this machine only
   std::shared_ptr<AdmissionPolicy> admission;  // null: accepts every valid rollout
   GroupPolicy policy;                          // its functions are set

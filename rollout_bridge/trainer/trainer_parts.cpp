@@ -4,6 +4,7 @@ namespace ringside::bridge {
 TrainerParts::TrainerParts(const TrainerOptions& trainer_options)
     : options(trainer_options),
       journal({options.journal, options.run_id, options.limits}),
+      images(options.images),
       ledger({options.max_attempts, options.trainer_term, options.policy}, journal.consumed(),
              journal.granted()),
       evaluation(ledger.work(), options.max_attempts, options.trainer_term),

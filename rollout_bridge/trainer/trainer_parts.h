@@ -17,6 +17,7 @@
 #include "rollout_bridge/trainer/published_weights.h"
 #include "rollout_bridge/trainer/trainer_events.h"
 #include "rollout_bridge/trainer/trainer_options.h"
+#include "rollout_bridge/trainer/waiting_images.h"
 
 namespace ringside::bridge {
 
@@ -37,6 +38,7 @@ struct TrainerParts {
 
   TrainerOptions options;
   Journal journal;
+  WaitingImages images;
   GroupLedger ledger;
   HeldOutSamples evaluation;
   PublishedWeights published;

@@ -49,7 +49,12 @@ void TrainerState::on_session_message(const std::string& identity, Session& sess
   }
   switch (message.header().type) {
     case MessageType::kRollout:
-      on_rollout(identity, session, message);
+      rollouts_.on_rollout(session, message);
+      give_up_if_refused(identity, session, message);
+      break;
+    case MessageType::kImage:
+      rollouts_.on_image(session, message);
+      give_up_if_refused(identity, session, message);
       break;
     case MessageType::kReady:
       weights_.on_ready(session, message);
@@ -124,9 +129,8 @@ void TrainerState::welcome(Session& session, const HelloBody& body) {
           (session.user.empty() ? "" : " with key '" + sessions_.key_name(session.user) + "'"));
 }
 
-void TrainerState::on_rollout(const std::string& identity, Session& session,
-                              const Message& message) {
-  rollouts_.on_rollout(session, message);
+void TrainerState::give_up_if_refused(const std::string& identity, Session& session,
+                                      const Message& message) {
   if (const auto why = rollouts_.why_given_up(session)) {
     sessions_.refuse(identity, *why, true, &message.header());
     sessions_.lose(identity, why->detail);
@@ -202,6 +206,19 @@ void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
   }
   rollouts_.open_groups(groups);
   hand_out_work();
+}
+
+// The images of the step's rollouts come from the journal: it holds them until the groups are
+// consumed, which the owner of this step decides later.
+std::optional<std::vector<FlatRollout>> TrainerState::take(int64_t step) {
+  auto taken = parts_.ledger.take(step);
+  if (!taken) {
+    return std::nullopt;
+  }
+  for (const std::string& hash : taken->images) {
+    taken->rollouts.push_back(parts_.journal.read_image(hash));
+  }
+  return std::move(taken->rollouts);
 }
 
 void TrainerState::checkpointed(int64_t step) { consume(parts_.ledger.checkpointed(step)); }
@@ -285,6 +302,8 @@ BridgeCounters TrainerState::counters() const {
   counters.promised_bytes = static_cast<uint64_t>(parts_.budget.promised());
   counters.peak_bytes = static_cast<uint64_t>(parts_.budget.peak());
   counters.journal_bytes = parts_.journal.file_bytes();
+  counters.waiting_image_bytes = parts_.images.bytes();
+  counters.dropped_images = parts_.images.dropped();
   counters.dropped_events = parts_.events.dropped();
   for (const auto& [identity, session] : sessions_.all()) {
     counters.ready_workers += session.state == SessionState::kReady ? 1 : 0;

@@ -39,7 +39,7 @@ class TrainerState {
   // `where`: what the transports of weights say about the place of its bytes.
   void publish(std::shared_ptr<const WeightSnapshot> snapshot, OfferBody where = {});
   void open_steps(int64_t next_step, int64_t last_step);
-  std::optional<std::vector<FlatRollout>> take(int64_t step) { return parts_.ledger.take(step); }
+  std::optional<std::vector<FlatRollout>> take(int64_t step);
   void checkpointed(int64_t step);
   void open_evaluation(int64_t prompts, int32_t samples);
   // nullopt while samples are missing.
@@ -64,7 +64,8 @@ class TrainerState {
   void on_hello(const std::string& identity, const std::string& user, const Message& message);
   void welcome(Session& session, const HelloBody& body);
   void on_session_message(const std::string& identity, Session& session, const Message& message);
-  void on_rollout(const std::string& identity, Session& session, const Message& message);
+  // Ends the session of a worker whose rollouts and images are all refused.
+  void give_up_if_refused(const std::string& identity, Session& session, const Message& message);
   void on_heartbeat(const std::string& identity, Session& session, const Message& message);
   void consume(const std::vector<int64_t>& group_ids);
   void hand_out_work() { work_.hand_out(rollouts_.uncollected()); }

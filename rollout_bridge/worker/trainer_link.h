@@ -66,8 +66,10 @@ class TrainerLink {
   virtual std::optional<WorkerEvent> next_event() = 0;
   // True when send() would accept a rollout now.
   virtual bool has_room() const = 0;
-  // Keeps the rollout until it is acknowledged, across reconnects and trainer restarts.
-  // Errors: those of validate(); kTimeout without room; kClosed after the end of the session.
+  // Keeps the rollout until it is acknowledged, across reconnects and trainer restarts. Its images
+  // have their pixels, which are sent ahead where the trainer does not have them.
+  // Errors: those of validate(); kInvalidField or kChecksum for an image without its pixels;
+  // kTimeout without room; kClosed after the end of the session.
   virtual Status send(const Rollout& rollout) = 0;
   // Reports the installed weights: the version of the last WeightsReady and the root hash of the
   // installed bytes (root_hash_of). If the hash matches, work for this version follows; otherwise

@@ -2,7 +2,30 @@
 
 #include <algorithm>
 
+#include "rollout_bridge/protocol/codec.h"
+
 namespace ringside::bridge {
+namespace {
+
+constexpr std::size_t kMaxKnownImages = 16 * 1024;  // hashes remembered
+constexpr int kAtOnce = 2;  // times that images are sent again without a pause
+
+// Those that a rollout of a step names. Nobody reads the pixels of an evaluation's.
+std::vector<Image> images_of(const Rollout& rollout) {
+  std::vector<Image> images;
+  if (rollout.group_id >= kFirstHeldOutGroup) {
+    return images;
+  }
+  std::set<std::string> seen;
+  for (const ConversationImage& image : rollout.images) {
+    if (seen.insert(image.hash).second) {
+      images.push_back({image.head(), image.rgb});
+    }
+  }
+  return images;
+}
+
+}  // namespace
 
 std::set<UnackedRollouts::Sample> UnackedRollouts::samples() const {
   std::set<Sample> samples;
@@ -13,8 +36,10 @@ std::set<UnackedRollouts::Sample> UnackedRollouts::samples() const {
 }
 
 void UnackedRollouts::add(const Rollout& rollout, Payload payload) {
-  rollouts_.push_back(
-      {rollout.rollout_id, {rollout.group_id, rollout.sample_index}, std::move(payload), 0, {}});
+  rollouts_.push_back({rollout.rollout_id,
+                       {rollout.group_id, rollout.sample_index},
+                       std::move(payload),
+                       images_of(rollout)});
 }
 
 void UnackedRollouts::resend_all() {
@@ -22,6 +47,10 @@ void UnackedRollouts::resend_all() {
   for (Unacked& r : rollouts_) {
     r.sent_as = 0;
   }
+  for (const SentImage& image : sent_images_) {
+    known_images_.erase(image.hash);
+  }
+  sent_images_.clear();
 }
 
 void UnackedRollouts::set_window(int64_t bytes) {
@@ -40,8 +69,7 @@ std::vector<Payload> UnackedRollouts::sendable(Clock::time_point now) {
       continue;
     }
     const uint64_t bytes = r.payload.buffer_bytes();
-    const bool fits = bytes_ + bytes <= static_cast<uint64_t>(window_);
-    if (!fits && bytes_ > 0) {
+    if (!append_images(r, payloads) || !fits(bytes)) {
       break;  // keeps the order
     }
     payloads.push_back(r.payload);  // shares the buffers
@@ -49,6 +77,38 @@ std::vector<Payload> UnackedRollouts::sendable(Clock::time_point now) {
     bytes_ += bytes;
   }
   return payloads;
+}
+
+bool UnackedRollouts::fits(uint64_t bytes) const {
+  return bytes_ == 0 || bytes_ + bytes <= static_cast<uint64_t>(window_);
+}
+
+bool UnackedRollouts::append_images(const Unacked& rollout, std::vector<Payload>& payloads) {
+  for (const Image& image : rollout.images) {
+    if (known_images_.contains(image.head.hash)) {
+      continue;
+    }
+    if (!fits(image.head.bytes())) {
+      return false;
+    }
+    payloads.push_back(encode_image(image));
+    if (known_images_.size() >= kMaxKnownImages) {
+      known_images_.clear();
+    }
+    known_images_.insert(image.head.hash);
+    sent_images_.push_back({image.head.hash, image.head.bytes()});
+    bytes_ += image.head.bytes();
+  }
+  return true;
+}
+
+void UnackedRollouts::acknowledge_image(const ImageAckBody& ack) {
+  set_window(ack.window_bytes);
+  if (sent_images_.empty()) {
+    return;
+  }
+  bytes_ -= sent_images_.front().bytes;
+  sent_images_.pop_front();
 }
 
 std::deque<UnackedRollouts::Unacked>::iterator UnackedRollouts::answered_by(const AckBody& ack) {
@@ -72,14 +132,35 @@ std::optional<UnackedRollouts::Answered> UnackedRollouts::acknowledge(const AckB
   if (it->sent_as > 0) {
     bytes_ -= it->payload.buffer_bytes();
   }
-  if (ack.status == "BUSY") {
-    it->sent_as = 0;
-    it->not_before = now + busy_retry_;
+  if (ack.status == "BUSY" || ack.status == "UNKNOWN_IMAGES") {
+    send_again(*it, ack, now);
     return std::nullopt;
   }
   Answered answered{std::move(it->rollout_id), it->sample};
   rollouts_.erase(it);
   return answered;
+}
+
+// A trainer with little room may ask again: what it had the last time may have gone meanwhile. Then
+// all images of the rollout go together.
+void UnackedRollouts::send_again(Unacked& rollout, const AckBody& ack, Clock::time_point now) {
+  rollout.sent_as = 0;
+  rollout.not_before = now + busy_retry_;
+  if (ack.status != "UNKNOWN_IMAGES") {
+    return;
+  }
+  ++rollout.asked;
+  for (const std::string& hash : ack.images) {
+    known_images_.erase(hash);
+  }
+  if (rollout.asked > 1) {
+    for (const Image& image : rollout.images) {
+      known_images_.erase(image.head.hash);
+    }
+  }
+  if (rollout.asked <= kAtOnce) {
+    rollout.not_before = now;
+  }
 }
 
 }  // namespace ringside::bridge

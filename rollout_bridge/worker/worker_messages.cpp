@@ -40,6 +40,11 @@ void WorkerState::on_message(const Result<Message>& received, Clock::time_point 
       return on_credit(message);
     case MessageType::kAck:
       return on_ack(message, now);
+    case MessageType::kImageAck:
+      if (const auto body = message.body<ImageAckBody>()) {
+        rollouts_.acknowledge_image(body.value());
+      }
+      return;
     case MessageType::kWeightsOffer:
       return on_offer(message);
     case MessageType::kCommit:

@@ -5,6 +5,27 @@
 #include "rollout_bridge/protocol/codec.h"
 
 namespace ringside::bridge {
+namespace {
+
+// Checks that each image of the rollout has the pixels that its hash says.
+Status check_pixels(const Rollout& rollout) {
+  for (const ConversationImage& image : rollout.images) {
+    const auto error = [&](Reason reason, const std::string& what) {
+      return Error{reason, "rollout '" + rollout.rollout_id + "': image " + image.hash + what};
+    };
+    if (image.rgb.bytes.size() != image.head().bytes()) {
+      return error(Reason::kInvalidField, " has " + std::to_string(image.rgb.bytes.size()) +
+                                              " bytes of pixels, expected " +
+                                              std::to_string(image.head().bytes()));
+    }
+    if (image_hash(image.height, image.width, image.rgb.bytes) != image.hash) {
+      return error(Reason::kChecksum, " has other pixels than its hash says");
+    }
+  }
+  return Success{};
+}
+
+}  // namespace
 
 WorkerState::WorkerState(const WorkerOptions& options, WeightTransfer::Transports transports)
     : options_(options),
@@ -95,6 +116,9 @@ Status WorkerState::send_rollout(Rollout rollout) {
     rollout.trainer_term = std::max<int64_t>(installed_term_, 0);
   }
   if (Status s = validate(rollout, options_.limits); !s) {
+    return s;
+  }
+  if (Status s = check_pixels(rollout); !s) {
     return s;
   }
   rollouts_.add(rollout, encode_rollout(rollout));

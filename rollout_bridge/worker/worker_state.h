@@ -42,7 +42,9 @@ class WorkerState {
   const WorkerSession& session() const { return session_; }
 
   // Called by the owner of the endpoint; see WorkerEndpoint.
-  Status send_rollout(Rollout rollout);  // a trainer_term < 0 is replaced by the installed one
+  // A trainer_term < 0 is replaced by the installed one.
+  // Errors: those of validate(); kInvalidField or kChecksum for an image without its pixels.
+  Status send_rollout(Rollout rollout);
   Status commit_weights(int64_t version, const std::string& root_hash);
   std::optional<WorkerEvent> poll();
   bool has_event() const { return !events_.empty(); }

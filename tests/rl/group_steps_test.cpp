@@ -83,7 +83,8 @@ class Steps {
     CHECK(takes(rewarded(group, 1, second)));
   }
   std::optional<std::vector<bridge::Rollout>> take(int64_t step) {
-    const auto messages = ledger_.take(step);
+    const auto taken = ledger_.take(step);
+    const auto messages = taken ? std::optional(taken->rollouts) : std::nullopt;
     return messages ? std::optional(bridge::read_rollouts(*messages).value()) : std::nullopt;
   }
   // Opens the steps up to `step`; the groups that are granted for it.

@@ -22,8 +22,8 @@ import zmq
 PYTHON_DIR = pathlib.Path(__file__).resolve().parents[2] / "rollout_bridge" / "python"
 sys.path.insert(0, str(PYTHON_DIR))
 
-from ringside_bridge import (Client, CurveKeys, Disconnected, Ended, Failed, Granted,  # noqa: E402
-                             Rollout, RoutedExperts, RolloutRejected, WeightsReady, root_hash_of)
+from ringside_bridge import (Client, ConversationImage, CurveKeys, Disconnected, Ended, Failed, Granted,  # noqa: E402
+                             Rollout, RoutedExperts, RolloutRejected, WeightsReady, image_hash, root_hash_of)
 from ringside_bridge import weights as weights_module  # noqa: E402
 from ringside_bridge import wire  # noqa: E402
 from ringside_bridge.pull import pull  # noqa: E402
@@ -37,6 +37,11 @@ SMALL = np.array([[[0, 0], [3, 1], [2, 5]], [[0, 0], [255, 0], [7, 6]], [[0, 0],
 ROUTED = [RoutedExperts.from_table(SMALL, [1, 2], 3), RoutedExperts([1, 2], SMALL[:, 1:].astype("u2") + 300), None]
 
 
+def picture(number):
+    """A small image; equal numbers, equal images."""
+    return np.arange(60, dtype=np.uint8).reshape(4, 5, 3) + np.uint8(number)
+
+
 def rollout_of(group, sample, version):
     tokens = [100 * group.group_id + sample, 7, 2**31 - 1]
     return Rollout(rollout_id=f"py-{group.group_id}-{sample}", group_id=group.group_id,
@@ -45,6 +50,7 @@ def rollout_of(group, sample, version):
                    logprobs=[-0.5, -1.25, 0.0], versions=[(version, 0, 3)], loss_mask=[1, 0, 1],
                    rewards={"exact": 0.75, "format": -2.0}, finish_reason="length",
                    turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)], advantages=[0.5, -1.25, 0.0],
+                   images=[ConversationImage(picture(group.group_id % 3), 1, 2)] if sample else None,
                    routed_experts=ROUTED[sample])
 
 
@@ -126,6 +132,7 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual((r["turns"], r["turn_rewards"]), ([0, 2], [0.1, -3.0]))
             self.assertEqual(r["branches"], [[1, 0], [2, 2]])
             self.assertEqual(r["advantages"], [0.5, -1.25, 0.0])
+            self.assertEqual(r["images"], [[image_hash(picture(group % 3)), 1, 2, 4, 5]] if sample else [])
             expected = [([1, 2], [2, 1], SMALL[:, 1:].astype("u1")),
                         ([1, 2], [2, 2], SMALL[:, 1:].astype("<u2") + 300), ([], [0, 1], b"")][sample]
             self.assertEqual((r["routed_layers"], r["routed"]), expected[:2])
@@ -136,6 +143,7 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(result["delta_staged"], 1 if weights_module.zstandard else 0)
         self.assertEqual(result["delta_refetched"], 0)
         self.assertEqual((result["accepted"], result["duplicate"], result["lost"]), (24, 0, 0))
+        self.assertEqual((result["images"], result["unknown_images"]), (3, 0))  # each once
         self.assertEqual(sum(result["rejected"]), 0)
 
     def test_settings_go_both_ways(self):
@@ -184,6 +192,18 @@ class WrittenTrainer:
             if message.type == kind:
                 return message
         raise AssertionError(f"no {kind} within 10 s")
+
+    def receive_any(self, wait_ms=10_000):
+        """The type of the client's next message that is no heartbeat; None when there is none."""
+        while self._socket.poll(wait_ms):
+            self._peer, *parts = self._socket.recv_multipart()
+            if (kind := wire.unpack(parts).type) != "HEARTBEAT":
+                return kind
+        return None
+
+    def ask(self, rollout_id, *numbers):
+        self.send("ACK", {"rollout_id": rollout_id, "status": "UNKNOWN_IMAGES", "reason": "", "detail": "",
+                          "images": [image_hash(picture(n)) for n in numbers]})
 
     def send(self, kind, body, seq=None):
         if seq is None:
@@ -283,6 +303,49 @@ class Grants(unittest.TestCase):
             trainer.acknowledge("", "STALE")
             self.assertTrue(self.eventually(lambda: not client._pending))
 
+    def pictured(self, sample, *numbers):
+        count = len(numbers)
+        return Rollout(rollout_id=f"r{sample}", group_id=7, group_size=4, sample_index=sample, prompt_ids=[1],
+                       completion_ids=[60] * count + [2], logprobs=[-1.0] * (count + 1), versions=[(0, 0, count + 1)],
+                       loss_mask=[0] * count + [1], trainer_term=1,
+                       images=[ConversationImage(picture(n), i, i + 1) for i, n in enumerate(numbers)])
+
+    def test_an_image_goes_once_and_again_when_the_trainer_asks(self):
+        with self.session() as (trainer, client):
+            trainer.grant(0, 1)
+            self.granted(client)
+            client.send(self.pictured(0, 1, 2, 1))
+            client.send(self.pictured(1, 1))
+            sent = [trainer.receive("IMAGE") for _ in range(2)]
+            for number, message in enumerate(sent, 1):
+                self.assertEqual(message.body["hash"], image_hash(picture(number)))
+                np.testing.assert_array_equal(message.frames["rgb"], picture(number))
+            rollout = trainer.receive("ROLLOUT")
+            self.assertEqual(rollout.frames["image_spans"].tolist(), [[0, 1, 4, 5], [1, 2, 4, 5], [2, 3, 4, 5]])
+            self.assertEqual(bytes(rollout.frames["image_hashes"][1]).hex(), image_hash(picture(2)))
+            self.assertEqual(trainer.receive_any(), "ROLLOUT")  # no third IMAGE
+            for message in sent:
+                trainer.send("IMAGE_ACK", {"hash": message.body["hash"], "status": "STORED"})
+            trainer.ask("r1", 1)
+            self.assertEqual([trainer.receive_any(), trainer.receive_any()], ["IMAGE", "ROLLOUT"])
+            self.reconnect(trainer, client)  # before its answer: that image may be lost, the other is not
+            self.assertEqual([trainer.receive_any() for _ in range(3)], ["IMAGE", "ROLLOUT", "ROLLOUT"])
+            trainer.acknowledge("r0", "ACCEPTED")
+            trainer.acknowledge("r1", "ACCEPTED")
+            self.assertTrue(self.eventually(lambda: not client._pending))
+
+    def test_images_count_in_the_window(self):
+        with self.session() as (trainer, client):
+            trainer.grant(0)
+            self.granted(client)
+            trainer.send("CREDIT", {"groups": [], "window_bytes": 100})
+            self.assertTrue(self.eventually(lambda: client._window == 100))
+            client.send(self.pictured(0, 1, 2))
+            first = trainer.receive("IMAGE")  # 60 bytes, as the second
+            self.assertIsNone(trainer.receive_any(300))
+            trainer.send("IMAGE_ACK", {"hash": first.body["hash"], "status": "STORED"})
+            self.assertEqual(trainer.receive_any(), "IMAGE")
+
     def eventually(self, condition):
         for _ in range(500):
             if condition():
@@ -336,7 +399,7 @@ class Refusals(unittest.TestCase):
 
     def test_only_a_chunk_may_leave_its_hash_out(self):
         for kind, accepted in (("CHUNK", True), ("ROLLOUT", False)):
-            header = {"v": 3, "type": kind, "run_id": "r", "trainer_term": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
+            header = {"v": wire.PROTO_VERSION, "type": kind, "run_id": "r", "trainer_term": 1, "worker_id": "w", "incarnation": 1, "seq": 0,
                       "frames": [{"name": "data", "dtype": "U8", "shape": [3], "bytes": 3, "xxh3": 0}], "body": {}}
             parts = [wire.msgpack.packb(header), b"abc"]
             if accepted:
@@ -372,6 +435,23 @@ class Refusals(unittest.TestCase):
                 setattr(bad, field, value)
                 with self.assertRaisesRegex(ValueError, "turn|branch", msg=f"{field} {value}"):
                     bad.validate()
+
+    def test_images_are_checked_before_sending(self):
+        def rollout(*places, mask=(1, 0, 0, 1), branches=None):
+            return Rollout("r", 1, 2, 0, [1], [2, 60, 60, 3], [-1.0] * 4, [(0, 0, 4)], loss_mask=list(mask),
+                           images=[ConversationImage(picture(1), *place) for place in places], branches=branches)
+
+        rollout((1, 3)).validate()
+        rollout((1, 2), (2, 3)).validate()
+        for bad, message in [(rollout((1, 1)), "not be empty"), (rollout((1, 5)), "end at 4"),
+                             (rollout((1, 3), (2, 3)), "must begin at 3"), (rollout((0, 3)), "loss_mask 0"),
+                             (rollout((1, 3), branches=[(2, 0)]), "branch cuts")]:
+            with self.assertRaisesRegex(ValueError, message):
+                bad.validate()
+        for pixels in (picture(1).astype("i4"), picture(1)[:, :, 0], np.zeros((0, 4, 3), "u1"),
+                       np.zeros((65537, 1, 3), "u1"), np.zeros((4096, 4096, 3), "u1")):
+            with self.assertRaisesRegex(ValueError, "an image of"):
+                ConversationImage(pixels, 0, 1)
 
     def test_routed_experts_are_checked_before_sending(self):
         table = np.array([[[0, 1]], [[2, 3]]])

@@ -14,6 +14,10 @@ nlohmann::json describe(const Rollout& r) {
   for (const Branch& b : r.branches) {
     branches.push_back({b.begin, b.context_end});
   }
+  nlohmann::json images = nlohmann::json::array();
+  for (const ConversationImage& i : r.images) {
+    images.push_back({i.hash, i.begin, i.end, i.height, i.width});
+  }
   return {{"id", r.rollout_id},
           {"group", r.group_id},
           {"sample", r.sample_index},
@@ -28,6 +32,7 @@ nlohmann::json describe(const Rollout& r) {
           {"turn_rewards", r.turn_rewards},
           {"advantages", r.advantages},
           {"branches", branches},
+          {"images", images},
           {"routed_layers", r.routed_experts.layers},
           {"routed", {r.routed_experts.per_token, r.routed_experts.id_bytes}},
           {"routed_ids", r.routed_experts.ids},
@@ -108,6 +113,8 @@ bool serve(const std::string& key_folder, const Settings& settings) {
   out["committed"] = committed;
   out["accepted"] = counters.accepted;
   out["duplicate"] = counters.duplicate;
+  out["images"] = counters.images;
+  out["unknown_images"] = counters.unknown_images;
   out["delta_staged"] = counters.delta_staged;
   out["delta_refetched"] = counters.delta_refetched;
   out["rejected"] = counters.rejected;

@@ -115,6 +115,35 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   return r;
 }
 
+// Pixels drawn from `seed`.
+inline Image make_picture(int64_t height, int64_t width, uint32_t seed) {
+  std::vector<uint8_t> rgb(static_cast<std::size_t>(3 * height * width));
+  std::mt19937 rng(seed);
+  for (uint8_t& value : rgb) {
+    value = static_cast<uint8_t>(rng());
+  }
+  return make_image(height, width, Buffer::own(std::move(rgb)));
+}
+
+// Puts images into a rollout, behind its other tokens: each on two tokens, with one sampled token
+// after it. At least one image.
+inline Rollout with_pictures(Rollout r, const std::vector<Image>& pictures) {
+  r.routed_experts = {};
+  r.branches.clear();
+  r.loss_mask.assign(r.completion_ids.size(), 1);
+  for (const Image& picture : pictures) {
+    const auto begin = static_cast<int64_t>(r.completion_ids.size());
+    r.images.push_back({picture.head.hash, picture.head.height, picture.head.width, begin,
+                        begin + 2, picture.rgb});
+    r.completion_ids.insert(r.completion_ids.end(), {60, 60, 5});
+    r.loss_mask.insert(r.loss_mask.end(), {0, 0, 1});
+  }
+  r.logprobs.resize(r.completion_ids.size(), -1.0F);
+  r.advantages.clear();
+  r.versions.back().end = static_cast<int64_t>(r.completion_ids.size());
+  return r;
+}
+
 inline Buffer float_buffer(const std::vector<float>& values) {
   return Buffer::own(std::vector<float>(values));
 }

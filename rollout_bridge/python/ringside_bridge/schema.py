@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .images import ConversationImage, buffers as image_buffers, check_places
+
 MAX_LOGPROB = 1e-3  # rounding; anything above is an error
 MIN_LOGPROB = -1e4
 MAX_TURNS = 16 * 1024
@@ -89,6 +91,8 @@ class Rollout:
     # token before position context_end (0: the prompt) and what that one continues.
     branches: list[tuple[int, int]] | None = None
     routed_experts: RoutedExperts | None = None  # for a trainer that replays routes
+    # In order and disjoint. The client sends their pixels where the trainer does not have them.
+    images: list[ConversationImage] | None = None
     prompt_id: str = ""
     attempt: int = 0
     trainer_term: int = -1  # -1: filled in with that of the installed weights
@@ -127,6 +131,7 @@ class Rollout:
             raise ValueError(f"temperature = {self.temperature}, expected > 0")
         self._validate_turns()
         self._validate_branches()
+        check_places(self.images or [], self.loss_mask, length, self.branches or [])
         if self.routed_experts:
             self.routed_experts.validate(len(self.prompt_ids) + length)
 
@@ -186,6 +191,8 @@ class Rollout:
             out.append(("advantages", "F32", np.asarray(self.advantages, "<f4")))
         if self.branches:
             out.append(("branches", "I64", np.asarray(self.branches, "<i8").reshape(-1, 2)))
+        if self.images:
+            out += image_buffers(self.images)
         if self.routed_experts and self.routed_experts.experts.size:
             out += self.routed_experts.buffers()
         return out

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from . import images
 from .events import Disconnected, Ended, Failed, Granted, RolloutRejected, WeightsReady
 from .schema import Grant, Rollout
 from .sockets import CurveKeys, open_dealer
@@ -16,6 +17,9 @@ from .weights import Receiver, parse_manifest
 from .wire import Message, VersionError, WireError, pack, unpack
 
 _REJOIN = {"unknown_session", "sequence_gap", "timeout"}
+_FIRST_HELD_OUT_GROUP = 1 << 61
+_MAX_KNOWN_IMAGES = 16 * 1024
+_BUSY_RETRY = 1.0  # seconds
 
 
 class _Rejoin(Exception):
@@ -26,6 +30,7 @@ class _Rejoin(Exception):
 class Pending:
     rollout: Rollout
     sent_as: int = 0  # number of its sending; 0: to be sent
+    asked: int = 0  # answers UNKNOWN_IMAGES so far
     not_before: float = 0.0
 
 
@@ -53,6 +58,9 @@ class SessionLoop:
         self._room = threading.Condition(self._lock)
         self._pending: dict[str, Pending] = {}
         self._sendings = 0
+        # Hashes of images that the trainer has, or gets before what is sent next; it may drop them and ask.
+        self._known_images: set[str] = set()
+        self._sent_images: list[tuple[str, int]] = []  # hash and bytes of those without an answer, in order
         self._granted: set[tuple[int, int]] = set()  # in this session, and not sent since
         self._unseen: list[Granted] = []  # not polled yet
         self._installed = {"term": -1, "version": -1, "root": ""}
@@ -110,6 +118,8 @@ class SessionLoop:
         self._receiver: Receiver | None = None
         self._offer = self._staged = self._bulk = None
         self._unacked = 0
+        self._known_images -= {image for image, _ in self._sent_images}  # they may be lost
+        self._sent_images.clear()
         self._window = 0  # bytes that may be sent and not acknowledged; 0: none now
         self._leave_said = False
         self._outbox: list[tuple] = []
@@ -281,8 +291,8 @@ class SessionLoop:
             rollout = pending.rollout
             if pending.sent_as:
                 self._unacked -= sum(a.nbytes for _, _, a in rollout.buffers())
-            if body["status"] == "BUSY":
-                pending.sent_as, pending.not_before = 0, time.monotonic() + 1.0
+            if body["status"] in ("BUSY", "UNKNOWN_IMAGES"):
+                self._send_again(pending, body)
                 return
             del self._pending[rollout.rollout_id]
             for granted in self._unseen:  # they came before this answer
@@ -290,6 +300,47 @@ class SessionLoop:
             self._room.notify_all()
         if body["status"] == "REJECTED":
             self._events.put(RolloutRejected(rollout.rollout_id, body["reason"], body["detail"]))
+
+    def _send_again(self, pending: Pending, body: dict) -> None:
+        """A trainer with little room may ask again: what it had the last time may have gone meanwhile. Then all
+        images of the rollout go together."""
+        pending.sent_as, pending.not_before = 0, time.monotonic() + _BUSY_RETRY
+        if body["status"] != "UNKNOWN_IMAGES":
+            return
+        pending.asked += 1
+        self._known_images -= set(body.get("images", ()))
+        if pending.asked > 1:
+            self._known_images -= {image.hash for image in images.distinct(pending.rollout.images)}
+        if pending.asked <= 2:
+            pending.not_before = 0.0
+
+    def _on_image_ack(self, message: Message) -> None:
+        """They come in the order of the IMAGEs. A refused image is asked for again; the trainer tells a worker to
+        leave that sends nothing else."""
+        self._set_window(message.body)
+        with self._lock:
+            if self._sent_images:
+                self._unacked -= self._sent_images.pop(0)[1]
+
+    def _fits(self, size: int) -> bool:
+        return not self._unacked or self._unacked + size <= self._window
+
+    def _queue_images(self, rollout: Rollout) -> bool:
+        """The images that go ahead of the rollout, as far as the window allows. False when one does not fit."""
+        if rollout.group_id >= _FIRST_HELD_OUT_GROUP:
+            return True  # nobody reads them
+        for image in images.distinct(rollout.images):
+            if image.hash in self._known_images:
+                continue
+            if not self._fits(image.pixels.nbytes):
+                return False
+            self._queue("IMAGE", {"hash": image.hash}, [("rgb", "U8", image.pixels)])
+            if len(self._known_images) >= _MAX_KNOWN_IMAGES:
+                self._known_images.clear()
+            self._known_images.add(image.hash)
+            self._sent_images.append((image.hash, image.pixels.nbytes))
+            self._unacked += image.pixels.nbytes
+        return True
 
     def _on_weights_offer(self, message: Message) -> None:
         try:
@@ -358,7 +409,7 @@ class SessionLoop:
             self._staged = None
 
     def _work(self) -> None:
-        """Heartbeat, commits, rollouts within the window, BYE."""
+        """Heartbeat, commits, images and rollouts within the window, BYE."""
         now = time.monotonic()
         with self._lock:
             for body in self._commits:
@@ -380,7 +431,7 @@ class SessionLoop:
                     continue
                 buffers = pending.rollout.buffers()
                 size = sum(array.nbytes for _, _, array in buffers)
-                if self._unacked and self._unacked + size > self._window:
+                if not self._queue_images(pending.rollout) or not self._fits(size):
                     break
                 self._queue("ROLLOUT", pending.rollout.body(), buffers)
                 self._sendings += 1

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import xxhash
 
-PROTO_VERSION = 3
+PROTO_VERSION = 4
 MAX_HEADER_BYTES = 64 * 1024
 MAX_FRAMES = 16
 MAX_DIMS = 8
