@@ -89,6 +89,11 @@ bool Disk::flip_bit(const std::string& path, std::size_t keep) {
   return true;
 }
 
+std::span<const std::byte> Disk::content(const std::string& path) const {
+  const auto file = files_.find(path);
+  return file == files_.end() ? std::span<const std::byte>() : file->second->bytes;
+}
+
 void Disk::machine_crash() {
   for (auto& [path, file] : files_) {
     const auto low = static_cast<int64_t>(file->synced);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Disk final : public bridge::FileSystem {
   void crash_at_append(int appends) { appends_to_crash_ = appends; }
   void set_full(bool full) { full_ = full; }
   void machine_crash();
+  // What a file holds; nothing when there is none.
+  std::span<const std::byte> content(const std::string& path) const;
   // Changes one bit of the file behind its first `keep` bytes. False when there is nothing there.
   bool flip_bit(const std::string& path, std::size_t keep);
 

@@ -1,5 +1,12 @@
 #include "tests/simulator/judge.h"
 
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/simulator/pictures.h"
+
 namespace ringside::simulator {
 namespace {
 
@@ -103,8 +110,58 @@ void Judge::popped(const bridge::Rollout& r) {
   check_contents(r);
 }
 
-void Judge::trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, int64_t samples,
+void Judge::check_images(const bridge::RolloutBatch& batch) {
+  std::map<std::string, const bridge::Image*> by_hash;
+  for (const bridge::Image& image : batch.images) {
+    check(by_hash.emplace(image.head.hash, &image).second,
+          "image " + image.head.hash + " comes twice with a step");
+  }
+  for (const bridge::Rollout& r : batch.rollouts) {
+    for (const bridge::ConversationImage& said : r.images) {
+      const int64_t token = r.completion_ids.at(static_cast<std::size_t>(said.begin));
+      const bridge::Image made = picture(token - kFirstPictureToken);
+      check(said.head() == made.head, name(r) + " names another image than it was made with");
+      const auto found = by_hash.find(said.hash);
+      check(found != by_hash.end(), name(r) + " is trained on without image " + said.hash);
+      check(std::ranges::equal(found->second->rgb.bytes, made.rgb.bytes),
+            name(r) + " is trained on with other pixels than image " + said.hash + " has");
+    }
+  }
+}
+
+// Reads the records by the description in journal.h, up to the first that is torn or damaged.
+void Judge::journal_is(std::span<const std::byte> file) {
+  constexpr std::size_t kMagicBytes = 8;
+  constexpr uint32_t kImageRecord = 6;
+  struct Head {
+    uint32_t bytes, kind;
+    uint64_t xxh3;
+  };
+  std::set<std::string> seen;
+  for (std::size_t at = kMagicBytes; at + sizeof(Head) <= file.size();) {
+    Head head{};
+    std::memcpy(&head, file.data() + at, sizeof head);
+    at += sizeof head;
+    if (head.bytes > file.size() - at) {
+      return;
+    }
+    const auto payload = file.subspan(at, head.bytes);
+    if (XXH3_64bits_withSeed(payload.data(), payload.size(), head.kind) != head.xxh3) {
+      return;
+    }
+    at += head.bytes;
+    if (head.kind == kImageRecord) {
+      const auto message = bridge::parse_flat(payload, {});
+      const std::string hash = bridge::read_image_head(message.value()).value().hash;
+      check(seen.insert(hash).second, "image " + hash + " is journalled twice");
+    }
+  }
+}
+
+void Judge::trained(int64_t step, const bridge::RolloutBatch& batch, int64_t samples,
                     int64_t max_staleness) {
+  const std::vector<bridge::Rollout>& rollouts = batch.rollouts;
+  check_images(batch);
   check(step == last_step_ + 1,
         "step " + std::to_string(step) + " after " + std::to_string(last_step_));
   last_step_ = step;

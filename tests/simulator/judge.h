@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "rollout_bridge/protocol/schema.h"
+#include "rollout_bridge/protocol/codec.h"
 #include "rollout_bridge/trainer/held_out_samples.h"
 #include "rollout_bridge/weights/snapshot.h"
 
@@ -53,9 +54,11 @@ class Judge {
 
   // A rollout reached the trainer's owner.
   void popped(const bridge::Rollout& rollout);
-  // A step is trained on these rollouts.
-  void trained(int64_t step, const std::vector<bridge::Rollout>& rollouts, int64_t samples,
+  // A step is trained on these rollouts, with these images.
+  void trained(int64_t step, const bridge::RolloutBatch& batch, int64_t samples,
                int64_t max_staleness);
+  // What the journal's file holds.
+  void journal_is(std::span<const std::byte> file);
 
   int64_t checks() const { return checks_; }
 
@@ -63,6 +66,8 @@ class Judge {
   void check(bool holds, const std::string& what);
   // Each span of versions was sampled from the content of its version.
   void check_contents(const bridge::Rollout& rollout);
+  // The images of a step are those that its rollouts were made with, each once.
+  void check_images(const bridge::RolloutBatch& batch);
 
   std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (trainer_term, version) -> content
   std::map<int64_t, int64_t> lineage_;                       // version -> content

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/simulator/pictures.h"
 #include "tests/simulator/worker.h"
 
 namespace ringside::simulator {
@@ -73,6 +74,9 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
       out.back().completion_ids[1] = content_;
       out.back().completion_ids[0] = previous_.second;
       out.back().versions = {{previous_.first, 0, 1}, {version, 1, 2}};
+    }
+    if (!fails) {
+      illustrate(out.back(), plan_.pictures, world_.random);
     }
   }
   return out;
@@ -154,6 +158,9 @@ std::vector<Rollout> SimServer::rollouts(std::vector<rl::ServedAnswer> answers, 
     out.push_back(fails ? failed(a, version)
                         : completed(a.sample, worker_id_, version,
                                     a.result.value().completion_ids.at(0), world_.random));
+    if (!fails) {
+      illustrate(out.back(), plan_.pictures, world_.random);
+    }
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/simulator/pictures.h"
 #include "tests/simulator/worker.h"
 
 namespace ringside::simulator {
@@ -21,15 +22,24 @@ constexpr minutes kEndsWithin{30};
 
 // Room for the steps that a restart may use and those that are sampled. Only what cannot be
 // restored is consumed before the checkpoint.
-void limit_journal(Random& random, TrainerPlan& plan) {
-  constexpr int64_t kBytesOfRecord = 800;
+void limit_journal(Random& random, TrainerPlan& plan, bool images) {
+  const int64_t kBytesOfRecord = images ? 800 + kMostPictures * 600 : 800;
   const int64_t steps = 2 * (1 + plan.max_staleness) + 2;
   plan.journal_max_bytes = static_cast<uint64_t>(kBytesOfRecord * steps * plan.refill_rounds *
                                                  plan.prompts_per_step * plan.group_size);
   plan.checkpoint_every = random.between(1, plan.steps);
 }
 
-TrainerPlan draw_trainer(Random& random) {
+// Room for those of one rollout, and perhaps a few more.
+void limit_images(Random& random, TrainerPlan& plan) {
+  constexpr int64_t kBytesOfMessage = 300;
+  plan.images.worker_images = kMostPictures + random.between(0, 3);
+  plan.images.worker_bytes =
+      static_cast<uint64_t>(kBytesOfMessage * (kMostPictures + random.between(0, 2)));
+  plan.images.total_bytes = plan.images.worker_bytes * static_cast<uint64_t>(random.between(1, 2));
+}
+
+TrainerPlan draw_trainer(Random& random, bool images) {
   TrainerPlan plan;
   plan.prompts_per_step = random.between(1, 6);
   plan.group_size = random.between(1, 4);
@@ -46,7 +56,10 @@ TrainerPlan draw_trainer(Random& random) {
     plan.evaluate_every = random.between(1, 3);
   }
   if (random.chance(0.15)) {
-    limit_journal(random, plan);
+    limit_journal(random, plan, images);
+  }
+  if (images && random.chance(0.6)) {
+    limit_images(random, plan);
   }
   return plan;
 }
@@ -83,9 +96,9 @@ void draw_habits(Random& random, WorkerPlan& plan) {
 
 class Simulation {
  public:
-  Simulation(uint64_t seed, bool verbose)
-      : world_(seed, verbose),
-        plan_(draw_trainer(world_.random)),
+  Simulation(uint64_t seed, const Scene& scene)
+      : world_(seed, scene.verbose),
+        plan_(draw_trainer(world_.random, scene.images)),
         trainer_(world_, plan_),
         mean_gap_(world_.random.between(Span(milliseconds(20)), Span(seconds(3)))),
         is_unreliable_(world_.random.chance(0.2)) {
@@ -93,8 +106,12 @@ class Simulation {
         world_.random.chance(0.2) ? world_.random.between(4, 10) : world_.random.between(1, 3);
     // One keeps the rules, so that the run can end.
     const int64_t good = world_.random.between(0, workers - 1);
+    // Few, so that rollouts share them; or more.
+    const int64_t pictures =
+        scene.images ? world_.random.between(1, world_.random.chance(0.5) ? 12 : 200) : 0;
     for (int64_t i = 0; i < workers; ++i) {
       WorkerPlan plan = draw_worker(world_.random, plan_);
+      plan.pictures = pictures;
       if (i != good) {
         draw_habits(world_.random, plan);
       }
@@ -138,6 +155,7 @@ class Simulation {
     outcome.faults = world_.faults;
     outcome.events = world_.events.steps();
     outcome.checks = world_.judge.checks();
+    outcome.images = trainer_.images();
     outcome.virtual_seconds = std::chrono::duration<double>(world_.events.now() - kBegin).count();
     return outcome;
   }
@@ -327,6 +345,6 @@ class Simulation {
 
 }  // namespace
 
-Outcome simulate(uint64_t seed, bool verbose) { return Simulation(seed, verbose).run(); }
+Outcome simulate(uint64_t seed, const Scene& scene) { return Simulation(seed, scene).run(); }
 
 }  // namespace ringside::simulator

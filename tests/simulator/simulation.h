@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/simulator/clock.h"
+#include "tests/simulator/trainer.h"
 
 namespace ringside::simulator {
 
@@ -16,8 +17,14 @@ struct Outcome {
   uint64_t events = 0;
   int64_t checks = 0;
   double virtual_seconds = 0;
+  ImageFigures images;
 };
 
-Outcome simulate(uint64_t seed, bool verbose = false);
+struct Scene {
+  bool images = false;  // tools return images in many of the runs
+  bool verbose = false;
+};
+
+Outcome simulate(uint64_t seed, const Scene& scene = {});
 
 }  // namespace ringside::simulator

@@ -4,6 +4,7 @@
 //   simulator                        100,000 faults, from seed 1 on
 //   simulator --faults 1000000       a million
 //   simulator --first 5000           from seed 5000 on
+//   simulator --images               with tools that return images
 //   simulator --seed 17 --verbose    one seed again, with a trace on standard error
 //
 // Exit code 1 when a seed failed. README.md says what is simulated and what is checked.
@@ -24,7 +25,7 @@ struct Flags {
   uint64_t faults = 100'000;
   uint64_t first = 1;
   uint64_t seed = 0;  // 0: many
-  bool verbose = false;
+  ringside::simulator::Scene scene;
 };
 
 Flags read_flags(int argc, char** argv) {
@@ -38,22 +39,25 @@ Flags read_flags(int argc, char** argv) {
       flags.first = number();
     } else if (word == "--seed") {
       flags.seed = number();
+    } else if (word == "--images") {
+      flags.scene.images = true;
     } else if (word == "--verbose") {
-      flags.verbose = true;
+      flags.scene.verbose = true;
     } else {
-      std::fprintf(stderr,
-                   "usage: simulator [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
+      std::fprintf(
+          stderr,
+          "usage: simulator [--images] [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
       std::exit(2);
     }
   }
   return flags;
 }
 
-void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome) {
+void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, bool images) {
   std::printf(
-      "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu --verbose\n",
+      "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu%s --verbose\n",
       static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults),
-      outcome.trouble.c_str(), static_cast<unsigned long long>(seed));
+      outcome.trouble.c_str(), static_cast<unsigned long long>(seed), images ? " --images" : "");
   std::fflush(stdout);
 }
 
@@ -61,23 +65,28 @@ void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome) {
 
 int main(int argc, char** argv) {
   const Flags flags = read_flags(argc, argv);
-  if (!flags.verbose) {
+  if (!flags.scene.verbose) {
     ringside::rl::log::set_level(ringside::rl::log::Level::kError);
   }
   ringside::simulator::FaultCounts faults;
   uint64_t seed = flags.seed != 0 ? flags.seed : flags.first;
   uint64_t runs = 0, failed = 0, events = 0;
   int64_t checks = 0;
+  ringside::simulator::ImageFigures images;
   const auto begin = std::chrono::steady_clock::now();
   do {
-    const Outcome outcome = ringside::simulator::simulate(seed, flags.verbose);
+    const Outcome outcome = ringside::simulator::simulate(seed, flags.scene);
     faults.add(outcome.faults);
     events += outcome.events;
     checks += outcome.checks;
+    images.received += outcome.images.received;
+    images.asked += outcome.images.asked;
+    images.dropped += outcome.images.dropped;
+    images.trained += outcome.images.trained;
     ++runs;
     if (!outcome.ok) {
       ++failed;
-      print_failure(seed, faults.total(), outcome);
+      print_failure(seed, faults.total(), outcome, flags.scene.images);
     }
     ++seed;
   } while (flags.seed == 0 && faults.total() < flags.faults);
@@ -85,6 +94,13 @@ int main(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (const auto& [kind, count] : faults.by_kind()) {
     std::printf("%10llu %s\n", static_cast<unsigned long long>(count), kind.c_str());
+  }
+  if (flags.scene.images) {
+    std::printf("%llu images received, %llu asked for again, %llu dropped, %llu trained on\n",
+                static_cast<unsigned long long>(images.received),
+                static_cast<unsigned long long>(images.asked),
+                static_cast<unsigned long long>(images.dropped),
+                static_cast<unsigned long long>(images.trained));
   }
   std::printf(
       "%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a "

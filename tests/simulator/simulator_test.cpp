@@ -7,18 +7,39 @@
 namespace ringside::simulator {
 namespace {
 
-TEST_CASE("a hundred thousand simulated faults break no invariant") {
-  rl::log::set_level(rl::log::Level::kError);
+// Runs of the scene until enough faults were injected. Each must keep the invariants.
+struct Runs {
   FaultCounts faults;
-  for (uint64_t seed = 1; faults.total() < 100'000; ++seed) {
-    const Outcome outcome = simulate(seed);
-    faults.add(outcome.faults);
-    INFO("simulator --seed " << seed << " --verbose");
-    INFO(outcome.trouble);
-    REQUIRE(outcome.ok);
-    REQUIRE(outcome.checks > 0);
+  ImageFigures images;
+
+  Runs(const Scene& scene, uint64_t enough) {
+    rl::log::set_level(rl::log::Level::kError);
+    for (uint64_t seed = 1; faults.total() < enough; ++seed) {
+      const Outcome outcome = simulate(seed, scene);
+      faults.add(outcome.faults);
+      images.asked += outcome.images.asked;
+      images.dropped += outcome.images.dropped;
+      images.trained += outcome.images.trained;
+      INFO("simulator --seed " << seed << (scene.images ? " --images" : "") << " --verbose");
+      INFO(outcome.trouble);
+      REQUIRE(outcome.ok);
+      REQUIRE(outcome.checks > 0);
+    }
   }
-  CHECK(faults.by_kind().size() >= 12);  // of every kind there were some
+};
+
+TEST_CASE("a hundred thousand simulated faults break no invariant") {
+  const Runs runs({}, 100'000);
+  CHECK(runs.faults.by_kind().size() >= 12);  // of every kind there were some
+  CHECK(runs.images.trained == 0);
+}
+
+TEST_CASE("a hundred thousand simulated faults lose no image of a conversation") {
+  const Runs runs({.images = true}, 100'000);
+  CHECK(runs.faults.by_kind().contains("image of other pixels"));
+  CHECK(runs.images.asked > 1000);
+  CHECK(runs.images.dropped > 1000);
+  CHECK(runs.images.trained > 1000);
 }
 
 TEST_CASE("a seed gives the same run again") {
@@ -28,6 +49,7 @@ TEST_CASE("a seed gives the same run again") {
   CHECK(a.faults.by_kind() == b.faults.by_kind());
   CHECK(a.virtual_seconds == b.virtual_seconds);
   CHECK(simulate(8).events != a.events);
+  CHECK(simulate(7, {.images = true}).events != a.events);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace {
 
 using namespace bridge;
 
+constexpr const char* kJournalFile = "/journal/journal.bin";
 constexpr milliseconds kRound{100};
 constexpr std::size_t kHeldVersions = 2;  // as WeightServer
 constexpr int32_t kHeldOutSamples = 2;
@@ -34,6 +35,7 @@ TrainerOptions options_of(const TrainerPlan& plan, int64_t trainer_term, Disk& d
   o.window_bytes = plan.window_bytes;
   o.assignment_timeout = plan.assignment_timeout;
   o.settings.held_out = kHeldOut;
+  o.images = plan.images;
   o.max_queued_rollouts = 2 * (1 + plan.max_staleness) * plan.prompts_per_step * plan.group_size;
   // The world owns the disk, and outlives every journal.
   o.journal.files = std::shared_ptr<FileSystem>(&disk, [](FileSystem*) {});
@@ -96,6 +98,7 @@ void SimTrainer::start() {
   held_.clear();
   world_.judge.restored(checkpoint_);
   try {
+    world_.judge.journal_is(world_.disk.content(kJournalFile));
     world_.judge.started(journalled());
     state_ = std::make_unique<TrainerState>(options, "sim://weights");
   } catch (const ProcessCrash&) {
@@ -124,10 +127,26 @@ void SimTrainer::crash(Span away) {
     return;
   }
   ++life_;
-  state_.reset();
+  end_process();
   world_.disk.crash_at_append(0);
   world_.network.set_trainer(nullptr);
   world_.events.after(away, [this] { start(); });
+}
+
+void SimTrainer::end_process() {
+  images_ = images();
+  state_.reset();
+}
+
+ImageFigures SimTrainer::images() const {
+  ImageFigures sum = images_;
+  if (state_) {
+    const BridgeCounters counters = state_->counters();
+    sum.received += counters.images;
+    sum.asked += counters.unknown_images;
+    sum.dropped += counters.dropped_images;
+  }
+  return sum;
 }
 
 void SimTrainer::schedule_round() {
@@ -265,6 +284,7 @@ void SimTrainer::checkpoint() {
     release(group);
   }
   state_->checkpointed(step_);
+  world_.judge.journal_is(world_.disk.content(kJournalFile));
 }
 
 void SimTrainer::train_if_ready() {
@@ -276,7 +296,9 @@ void SimTrainer::train_if_ready() {
   if (!messages) {
     return;
   }
-  const std::vector<Rollout> rollouts = read_rollouts(*messages).value();
+  const RolloutBatch batch = read_batch(*messages).value();
+  const std::vector<Rollout>& rollouts = batch.rollouts;
+  images_.trained += batch.images.size();
   unrestorable_.clear();
   for (const Rollout& r : rollouts) {
     world_.judge.popped(r);
@@ -286,7 +308,7 @@ void SimTrainer::train_if_ready() {
       unrestorable_.push_back(policy_.rule_of(r.group_id).first_group);
     }
   }
-  world_.judge.trained(step_ + 1, rollouts, plan_.prompts_per_step * plan_.group_size,
+  world_.judge.trained(step_ + 1, batch, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {

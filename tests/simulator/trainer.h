@@ -35,6 +35,15 @@ struct TrainerPlan {
   seconds assignment_timeout{60};
   int64_t evaluate_every = 0;  // steps; 0: never
   int64_t held_out_prompts = 2;
+  bridge::ImageBounds images = {};
+};
+
+// What became of images, over all starts of a trainer.
+struct ImageFigures {
+  uint64_t received = 0;  // and stored
+  uint64_t asked = 0;     // rollouts answered with a request for images
+  uint64_t dropped = 0;   // for want of room
+  uint64_t trained = 0;   // steps' images
 };
 
 // What everything simulated shares.
@@ -65,6 +74,7 @@ class SimTrainer final : public TrainerPort {
   int64_t step() const { return step_; }
   int64_t published_version() const { return published_version_; }
   std::string summary() const;
+  ImageFigures images() const;
   bridge::TrainerState* state() { return state_.get(); }
 
   void on_packet(const std::string& identity, Packet packet) override;
@@ -78,6 +88,7 @@ class SimTrainer final : public TrainerPort {
   void schedule_round();
   void round();
   void handle(const std::string& identity, const Packet& packet);
+  void end_process();
   void flush();
   std::set<std::string> journalled() const;
   void publish_first();
@@ -99,6 +110,7 @@ class SimTrainer final : public TrainerPort {
   std::vector<std::pair<int64_t, int64_t>> starts_;  // trainer_term, restored version
   int64_t last_content_ = 1;
   bool finished_ = false;
+  ImageFigures images_;  // of the processes before
   // The process.
   uint64_t life_ = 0;
   std::unique_ptr<bridge::TrainerState> state_;

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "rollout_bridge/weights/wire_fetcher.h"
+#include "tests/simulator/pictures.h"
 
 namespace ringside::simulator {
 namespace {
@@ -182,9 +183,26 @@ void SimWorker::flush() {
   }
 }
 
+// An IMAGE that says the hash of another image than it holds.
+Packet SimWorker::other_pixels(const Message& message) {
+  world_.faults.count("image of other pixels");
+  Image lie = picture(world_.random.between(0, plan_.pictures - 1));
+  const Image truth = decode_image(message).value();
+  lie.head = truth.head;
+  if (lie.rgb.bytes.size() != truth.rgb.bytes.size()) {
+    lie.rgb = Buffer::own(std::vector<std::byte>(truth.rgb.bytes.size()));
+  }
+  const Payload payload = encode_image(lie);
+  return {pack_header(message.header(), payload), payload.buffers};
+}
+
 Packet SimWorker::next_packet() {
   const WorkerSession& session = process_->state.session();
   Packet packet{session.front_header(), session.front()->buffers};
+  if (session.front()->type == MessageType::kImage && world_.random.chance(plan_.spoils)) {
+    const auto message = packet.parse();
+    return other_pixels(message.value());
+  }
   const bool spoils =
       session.front()->type == MessageType::kRollout && world_.random.chance(plan_.spoils);
   if (!spoils) {

@@ -26,6 +26,7 @@ struct WorkerPlan {
   rl::ServerConfig server;
   bool server_labels = true;  // its answers name their version
   double failures = 0;        // of samples
+  int64_t pictures = 0;       // that its tools return; 0: none
   // What it does against the protocol.
   double spoils = 0;           // share of its rollouts that break a rule
   bool never_answers = false;  // is alive and sends no rollout
@@ -198,6 +199,7 @@ class SimWorker final : public WorkerPort {
   void follow_link();
   void flush();
   Packet next_packet();
+  Packet other_pixels(const bridge::Message& message);
   void fetch_weights();
   void ask_for_chunk(const bridge::Header& header, const bridge::ChunkBody& request);
   void on_chunk(uint64_t life, uint64_t incarnation, Packet packet);
