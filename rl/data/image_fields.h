@@ -14,7 +14,7 @@ namespace ringside::rl {
 
 // An image of a document.
 struct PlacedImage {
-  std::string hash;  // of its file, as PromptImage::hash
+  std::string hash;  // of its file, as PromptImage::hash; of a conversation's image, of its pixels
   engine::ImageSpan span;
 };
 
@@ -23,6 +23,7 @@ struct StepImages {
   // Of each rollout those of its prompt, in order; or nothing, when no rollout has one.
   std::vector<std::vector<PlacedImage>> of_rollout;
   int64_t merge = 2;  // patches a side of one token
+  int64_t patch = 0;  // pixels a side of one patch; 0: conversations may have no images
 
   // Whether a rollout has an image.
   bool any() const;

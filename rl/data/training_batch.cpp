@@ -6,6 +6,7 @@
 
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/loss_weights.h"
+#include "rl/data/conversation_images.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/token_routes.h"
 #include "rollout_bridge/protocol/branches.h"
@@ -97,9 +98,10 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
   }
 }
 
+// images: null when no rollout of the step has one.
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
                           const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
-                          const TokenRoutes& routes, const StepImages& images, sp::Range part) {
+                          const TokenRoutes& routes, const StepImages* images, sp::Range part) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
   batch.loss_tokens = columns.begin[part.end] - batch.first_token;
@@ -107,8 +109,12 @@ MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
     for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
       const auto index = static_cast<int64_t>(batch.documents.size());
       batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, routes));
-      if (images.any()) {
-        add_image_fields(batch.documents.back(), images.of_rollout[r], images.merge);
+      if (images != nullptr) {
+        const auto of_prompt = images->of_rollout.empty() ? std::span<const PlacedImage>()
+                                                          : std::span(images->of_rollout[r]);
+        add_image_fields(batch.documents.back(),
+                         document_images(rollouts[r], path, of_prompt, images->patch),
+                         images->merge);
       }
     }
   }
@@ -150,13 +156,14 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
   const bool replays = config.algorithm.router_replay == RouterReplay::kRollout;
   const TokenRoutes routes(replays ? rollouts : std::span<const bridge::Rollout>{});
+  const bool have_images = images.any() || have_conversation_images(rollouts);
   const int64_t num_mini_batches = config.train.num_mini_batches;
   for (int64_t b = 0; b < num_mini_batches; ++b) {
     const sp::Range part =
         sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
-    batch.mini_batches.push_back(
-        make_mini_batch(rollouts, masks, batch.columns, routes, images, part));
+    batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, routes,
+                                                 have_images ? &images : nullptr, part));
   }
   return batch;
 }

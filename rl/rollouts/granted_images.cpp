@@ -6,21 +6,31 @@
 
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/data/prompt_set.h"
+#include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
 
-GrantedImages::GrantedImages(const Config& config) {
+GrantedImages::GrantedImages(const Config& config) : rules_(read_image_rules(config)) {
+  if (!config.data.train.empty()) {
+    read_prompts(config);
+  }
+}
+
+void GrantedImages::read_prompts(const Config& config) {
   const auto tokenizer =
       engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json");
   PromptSet set = load_prompt_set(config.data.train, config, tokenizer);
-  if (!set.images) {
+  if (!set.images && !parse_rewards(config.rollout.reward).empty()) {
     throw std::runtime_error("data.image_key is " + config.data.image_key + ", but no prompt of " +
-                             config.data.train + " has an image; expected \"\" for text alone");
+                             config.data.train +
+                             " has an image; expected \"\" for text alone, or rollout.reward "
+                             "worker for workers whose tools return images");
   }
-  rules_ = *set.images;
   order_ = std::make_unique<DataOrder>(set.parts, static_cast<uint64_t>(config.seed),
                                        config.data.shuffle);
-  pixels_ = prompt_pixels(config.data.train, config.data, set.prompts, rules_);
+  if (set.images) {
+    pixels_ = prompt_pixels(config.data.train, config.data, set.prompts, rules_);
+  }
   for (Prompt& prompt : set.prompts) {
     images_.push_back(std::move(prompt.images));
   }
@@ -29,6 +39,10 @@ GrantedImages::GrantedImages(const Config& config) {
 StepImages GrantedImages::of(std::span<const bridge::Rollout> rollouts) {
   StepImages step;
   step.merge = rules_.processor.merge;
+  step.patch = rules_.processor.patch;
+  if (!pixels_) {
+    return step;
+  }
   for (const bridge::Rollout& rollout : rollouts) {
     const std::vector<PromptImage>& images = images_[order_->at(rollout.group_id)];
     std::vector<PlacedImage>& placed = step.of_rollout.emplace_back();
@@ -53,6 +67,22 @@ std::vector<LoggedImage> GrantedImages::logged(int64_t group_id) {
     all.push_back({image.name, image_uri((*pixels_)(image.hash)->image)});
   }
   return all;
+}
+
+void GrantedImages::hold(std::vector<bridge::Image> images) {
+  conversations_->hold(std::move(images), rules_.processor.patch);
+}
+
+std::function<RecordPixels::Image(const std::string& hash)> GrantedImages::pixels() const {
+  std::vector<std::shared_ptr<RecordPixels>> records;
+  if (pixels_) {
+    records.push_back(pixels_);
+  }
+  return [conversations = conversations_,
+          of_prompt = any_of(std::move(records))](const std::string& hash) {
+    RecordPixels::Image image = conversations->find(hash);
+    return image ? image : of_prompt(hash);
+  };
 }
 
 }  // namespace ringside::rl

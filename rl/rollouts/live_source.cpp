@@ -126,8 +126,12 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
       granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
     }
   }
-  options.admission = std::make_shared<LiveAdmission>(config, model_bounds(model),
-                                                      std::move(granted), std::move(held_out_ids));
+  std::optional<ImageRules> images;
+  if (!config.data.image_key.empty()) {
+    images = read_image_rules(config);
+  }
+  options.admission = std::make_shared<LiveAdmission>(
+      config, model_bounds(model), std::move(granted), std::move(held_out_ids), std::move(images));
   return answers;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "rl/data/held_out_prompts.h"
@@ -211,6 +212,44 @@ Status check_contents(const Rollout& rollout, const Config& config, const ModelB
   return check_sum(rollout, config.rollout.reward);
 }
 
+std::string size_text(engine::ImageSize size) {
+  return std::to_string(size.height) + " x " + std::to_string(size.width);
+}
+
+// Checks that an image is as the model takes it, and on as many of its tokens.
+Status check_image(const Rollout& rollout, const bridge::ConversationImage& image,
+                   const ImageRules& rules) {
+  const engine::ImageSize size{image.height, image.width};
+  ImageTokens expected;
+  try {
+    expected = image_tokens(size, rules);
+  } catch (const std::invalid_argument& error) {
+    return refused(rollout, Reason::kImages, "image " + image.hash + ": " + error.what());
+  }
+  if (expected.resized.height != size.height || expected.resized.width != size.width) {
+    return refused(rollout, Reason::kImages,
+                   "image " + image.hash + " of " + size_text(size) +
+                       " pixels is not resized; the model takes it as " +
+                       size_text(expected.resized));
+  }
+  if (image.end - image.begin != expected.tokens) {
+    return refused(rollout, Reason::kImages,
+                   "image " + image.hash + " of " + size_text(size) + " pixels has " +
+                       std::to_string(expected.tokens) + " tokens, the rollout says " +
+                       std::to_string(image.end - image.begin));
+  }
+  const auto first = rollout.completion_ids.begin();
+  const auto other = std::find_if(first + image.begin, first + image.end,
+                                  [&](int64_t id) { return id != rules.image_token_id; });
+  if (other != first + image.end) {
+    return refused(rollout, Reason::kImages,
+                   "completion_ids[" + std::to_string(other - first) +
+                       "] = " + std::to_string(*other) + " is a token of image " + image.hash +
+                       ", expected the placeholder " + std::to_string(rules.image_token_id));
+  }
+  return Success{};
+}
+
 std::vector<std::string> names_of(const std::string& recipe) {
   std::vector<std::string> names;
   for (const WeightedReward& part : parse_rewards(recipe)) {
@@ -243,12 +282,14 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
 
 LiveAdmission::LiveAdmission(Config config, ModelBounds model,
                              std::unique_ptr<GrantedPrompts> prompts,
-                             std::vector<std::vector<int64_t>> held_out)
+                             std::vector<std::vector<int64_t>> held_out,
+                             std::optional<ImageRules> images)
     : config_(std::move(config)),
       model_(model),
       reward_names_(names_of(config_.rollout.reward)),
       prompts_(std::move(prompts)),
-      held_out_(std::move(held_out)) {}
+      held_out_(std::move(held_out)),
+      images_(std::move(images)) {}
 
 Status LiveAdmission::admit(const Rollout& rollout) {
   if (rollout.group_size != config_.rollout.group_size) {
@@ -270,6 +311,9 @@ Status LiveAdmission::admit(const Rollout& rollout) {
                        ", rollout.temperature is " + text_of(temperature));
   }
   if (Status s = check_names(rollout); !s) {
+    return s;
+  }
+  if (Status s = check_images(rollout); !s) {
     return s;
   }
   return check_prompt(rollout);
@@ -349,6 +393,20 @@ Status LiveAdmission::check_prompt(const Rollout& rollout) {
                      " tokens, expected " + std::to_string(expected->size()) +
                      ", the first difference is at " +
                      std::to_string(theirs - rollout.prompt_ids.begin()));
+}
+
+Status LiveAdmission::check_images(const Rollout& rollout) const {
+  if (!rollout.images.empty() && !images_) {
+    return refused(rollout, Reason::kImages,
+                   "brings images of its conversation, but data.image_key is not set: the model is "
+                   "trained without its vision tower");
+  }
+  for (const bridge::ConversationImage& image : rollout.images) {
+    if (Status s = check_image(rollout, image, *images_); !s) {
+      return s;
+    }
+  }
+  return Success{};
 }
 
 }  // namespace ringside::rl

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/layers/model_config.h"
 #include "rl/config/config.h"
+#include "rl/data/image_prompts.h"
 #include "rl/rollouts/granted_prompts.h"
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/trainer/admission.h"
@@ -57,13 +59,17 @@ bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& conf
 //   sampling       temperature is not rollout.temperature
 //   rewards        the names are not those of rollout.reward (any names if that is "worker")
 //   prompt         prompt_ids is not the prompt of the group
+//   images         the conversation has images although the model takes none; or one of a size that
+//                  the processor would change, or on other tokens than its own
 // How old a rollout's weights may be is step_policy()'s to say.
 class LiveAdmission final : public bridge::AdmissionPolicy {
  public:
   // prompts: nullptr if this trainer does not have them; then only the prompt's length is checked.
-  // held_out: token ids of the held-out prompts that workers make samples of.
+  // held_out: token ids of the held-out prompts that workers make samples of. images: of a model
+  // that takes images.
   LiveAdmission(Config config, ModelBounds model, std::unique_ptr<GrantedPrompts> prompts,
-                std::vector<std::vector<int64_t>> held_out = {});
+                std::vector<std::vector<int64_t>> held_out = {},
+                std::optional<ImageRules> images = {});
 
   bridge::Status admit(const bridge::Rollout& rollout) override;
   // Of the rules above those on vocabulary, lengths, rewards and prompt. Reason sampling: the
@@ -74,12 +80,14 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
   bridge::Status check_lengths(const bridge::Rollout& rollout) const;
   bridge::Status check_names(const bridge::Rollout& rollout) const;
   bridge::Status check_prompt(const bridge::Rollout& rollout);
+  bridge::Status check_images(const bridge::Rollout& rollout) const;
 
   Config config_;
   ModelBounds model_;
   std::vector<std::string> reward_names_;  // empty: rollout.reward is "worker"
   std::unique_ptr<GrantedPrompts> prompts_;
   std::vector<std::vector<int64_t>> held_out_;
+  std::optional<ImageRules> images_;
 };
 
 }  // namespace ringside::rl

@@ -78,11 +78,10 @@ std::vector<bridge::FlatRollout> broadcast_messages(const std::vector<uint8_t>& 
   return std::move(messages).value();
 }
 
-std::vector<bridge::Rollout> read(const std::vector<bridge::FlatRollout>& messages, int64_t step) {
-  auto rollouts = bridge::read_rollouts(messages);
-  TORCH_CHECK(rollouts.ok(), "rollouts of step ", step,
-              " do not decode: ", rollouts.error().detail);
-  return std::move(rollouts).value();
+NextRollouts read(const std::vector<bridge::FlatRollout>& messages, int64_t step) {
+  auto batch = bridge::read_batch(messages);
+  TORCH_CHECK(batch.ok(), "rollouts of step ", step, " do not decode: ", batch.error().detail);
+  return {std::move(batch.value().rollouts), std::move(batch.value().images), 0};
 }
 
 }  // namespace
@@ -117,7 +116,7 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
       messages = poll_for(round, *source, step, stop_signal);
     }
     if (messages && world.size() == 1) {
-      return {read(*messages, step), 0};
+      return read(*messages, step);
     }
     if (messages) {
       joined = bridge::join_messages(*messages);
@@ -126,10 +125,10 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
         at::tensor({static_cast<int64_t>(joined.size()), int64_t{stop_signal()}}, at::kLong);
     world.all_reduce_max(state, "rollouts");
     if (const int signal = state[1].item<int>(); signal != 0) {
-      return {{}, signal};
+      return {{}, {}, signal};
     }
     if (const auto size = state[0].item<int64_t>(); size > 0) {
-      return {read(broadcast_messages(joined, size, world), step), 0};
+      return read(broadcast_messages(joined, size, world), step);
     }
   }
 }

@@ -43,10 +43,9 @@ class RolloutSource {
   // workers. It throws when the source has failed or the weights cannot be written.
   virtual engine::WeightSink weight_sink(int64_t version, int64_t next_step) = 0;
 
-  // The messages of all rollouts of `step`, whole groups in order, validated and admitted; nullopt
-  // if they are not complete within `timeout`.
-  // Blocks: up to `timeout`.
-  // Throws: when the source has failed.
+  // The messages of all rollouts of `step`, whole groups in order, validated and admitted, then
+  // those of the images that their conversations name; nullopt if they are not complete within
+  // `timeout`. Blocks: up to `timeout`. Throws: when the source has failed.
   virtual std::optional<std::vector<bridge::FlatRollout>> poll(
       int64_t step, std::chrono::milliseconds timeout) = 0;
 
@@ -84,7 +83,8 @@ std::vector<bridge::FlatRollout> flatten_rollouts(std::span<const bridge::Rollou
 
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;
-  int stop_signal = 0;  // not 0: a rank was asked to stop, and there are no rollouts
+  std::vector<bridge::Image> images;  // of their conversations, each once
+  int stop_signal = 0;                // not 0: a rank was asked to stop, and there are no rollouts
 };
 
 // The step's rollouts on every rank. Rank 0 polls `source` until they are complete; the other ranks

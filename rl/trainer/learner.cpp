@@ -27,21 +27,21 @@ Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& po
   }
 }
 
-void Learner::take_images(const std::shared_ptr<RecordPixels>& pixels, const ImageRules& rules) {
+void Learner::take_images(const std::function<RecordPixels::Image(const std::string& hash)>& pixels,
+                          const ImageRules& rules) {
   // Constant towers of one directory are alike.
   const auto kept = std::make_shared<engine::KeptRows>();
   const auto kept_of = [&](const std::string& other_path) {
     return other_path.empty() ? kept : std::make_shared<engine::KeptRows>();
   };
-  const auto pixels_of = any_of({pixels});
-  policy_.runner().take_images(image_input(pixels_of, rules, kept));
+  policy_.runner().take_images(image_input(pixels, rules, kept));
   if (reference_) {
     reference_->runner().take_images(
-        image_input(pixels_of, rules, kept_of(config_.model.reference_path)));
+        image_input(pixels, rules, kept_of(config_.model.reference_path)));
   }
   if (critic_) {
     critic_->runner().take_images(
-        image_input(pixels_of, rules, kept_of(config_.algorithm.critic.model_path)));
+        image_input(pixels, rules, kept_of(config_.algorithm.critic.model_path)));
   }
 }
 

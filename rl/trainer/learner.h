@@ -3,6 +3,7 @@
 // Collective over: the world, for every method whose comment does not say otherwise.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,7 +46,8 @@ class Learner {
           TrainingState& state);
 
   // Lets all models take images with these pixels and rules. Not collective.
-  void take_images(const std::shared_ptr<RecordPixels>& pixels, const ImageRules& rules);
+  void take_images(const std::function<RecordPixels::Image(const std::string& hash)>& pixels,
+                   const ImageRules& rules);
 
   // The critic, and a reference that follows the policy. They live as long as the learner.
   std::vector<LearnerModel> checkpointed_models();

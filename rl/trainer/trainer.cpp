@@ -209,7 +209,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   Alarms alarms{MismatchAlarms(config.model.dtype), RewardAlarms(),
                 NoScoreAlarm(config.rollout.max_steps_without_score), config.rollout.group_size};
   while (!run.is_over()) {
-    const auto next = times.time("wait_rollouts", [&] {
+    auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1,
                                 *run.ranks().comms().control(sp::axes::kWorld),
                                 waiting_round(config), [&] { return run.signal_here(); });
@@ -219,8 +219,12 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
-    StepBatch batch =
-        make_step_batch(rollouts, config, parts.images ? parts.images->of(rollouts) : StepImages());
+    StepImages images;
+    if (parts.images) {
+      images = parts.images->of(rollouts);
+      parts.images->hold(std::move(next.images));
+    }
+    StepBatch batch = make_step_batch(rollouts, config, images);
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
       mini_batches = learner.collate(batch);

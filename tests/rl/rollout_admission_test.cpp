@@ -390,3 +390,47 @@ TEST_CASE("fingerprints tell prompts, answers, their order and tokenizers apart"
   config.data.shuffle = false;
   CHECK(of(prompts).prompts != base.prompts);
 }
+
+TEST_CASE("images of a conversation are those that the model takes, on their own tokens") {
+  rl::ImageRules rules;
+  rules.processor.patch = 4;
+  rules.processor.merge = 2;
+  rules.processor.min_pixels = 64;
+  rules.processor.max_pixels = 4096;
+  rules.image_token_id = 27;
+  // Two tokens at the completion's third place.
+  const auto with_image = [](int64_t height, int64_t width) {
+    bridge::Rollout r = make_rollout();
+    r.images = {{std::string(32, 'a'), height, width, 2, 4}};
+    r.loss_mask.assign(r.completion_ids.size(), 1);
+    r.loss_mask[2] = r.loss_mask[3] = 0;
+    r.completion_ids[2] = r.completion_ids[3] = 27;
+    return r;
+  };
+  const auto refusal_of = [&](const bridge::Rollout& r, std::optional<rl::ImageRules> taken) {
+    REQUIRE(bridge::validate(r).ok());
+    const auto status =
+        rl::LiveAdmission(make_config(), kModel, nullptr, {}, std::move(taken)).admit(r);
+    if (status) {
+      return std::string();
+    }
+    CHECK(status.error().reason == Reason::kImages);
+    return status.error().detail;
+  };
+  CHECK(refusal_of(with_image(8, 16), rules).empty());
+  CHECK_THAT(refusal_of(with_image(8, 16), std::nullopt),
+             Catch::Contains("data.image_key is not set"));
+  CHECK_THAT(refusal_of(with_image(9, 16), rules),
+             Catch::Contains("9 x 16 pixels is not resized; the model takes it as 8 x 16"));
+  CHECK_THAT(refusal_of(with_image(8, 8), rules),
+             Catch::Contains("has 1 tokens, the rollout says 2"));
+  CHECK_THAT(refusal_of(with_image(8, 8 * 201), rules), Catch::Contains("a ratio of at most 200"));
+  CHECK_THAT(refusal_of(with_image(80, 80), rules), Catch::Contains("is not resized"));
+  bridge::Rollout other = with_image(8, 16);
+  other.completion_ids[3] = 5;
+  CHECK_THAT(refusal_of(other, rules),
+             Catch::Contains("completion_ids[3] = 5") && Catch::Contains("the placeholder 27"));
+  other = with_image(8, 16);
+  other.completion_ids[5] = 27;  // the policy sampled it: a token like any other
+  CHECK(refusal_of(other, rules).empty());
+}
