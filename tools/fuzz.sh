@@ -27,7 +27,7 @@ CC=clang CXX=clang++ cmake -G Ninja -B build-fuzz -DCMAKE_BUILD_TYPE=Debug -DCMA
   cat build-fuzz/configure.log >&2
   exit 2
 }
-readonly kFormats=(wire codec manifest delta journal keys answer prime_step trainer image processor)
+readonly kFormats=(wire codec manifest delta journal keys answer prime_step trainer image processor image_message)
 ninja -C build-fuzz -j1 "${kFormats[@]/%/_fuzzer}"
 
 # The entries that read files make them in memory where they can.

@@ -26,6 +26,10 @@ Limits limits() {
   out.max_turns = 64;
   out.max_branches = 64;
   out.max_experts_per_token = 16;
+  out.max_images = 16;
+  out.max_image_side = 256;
+  out.max_image_bytes = 16 * 1024;
+  out.max_rollout_image_bytes = 32 * 1024;
   return out;
 }
 
@@ -44,8 +48,9 @@ void read_everything(const Message& message) {
     require(may_lack_hash || XXH3_64bits(frame.data(), frame.size()) == spec.xxh3);
     require(message.find(spec.name) == static_cast<int>(i));
   }
-  read_bodies<HelloBody, WelcomeBody, ReadyBody, CreditBody, Rollout, AckBody, HeartbeatBody,
-              WeightsBody, OfferBody, StageFailedBody, ChunkBody, EndBody, ErrorBody>(message);
+  read_bodies<HelloBody, WelcomeBody, ReadyBody, CreditBody, Rollout, AckBody, ImageBody,
+              ImageAckBody, HeartbeatBody, WeightsBody, OfferBody, StageFailedBody, ChunkBody,
+              EndBody, ErrorBody>(message);
 }
 
 std::span<const std::byte> as_frame(std::span<const uint8_t> bytes) { return std::as_bytes(bytes); }
@@ -85,7 +90,7 @@ uint64_t elements(const FrameSpec& spec, uint64_t room) {
 }
 
 // Sets type, bytes and hashes in frame 0 to what the buffers are; empty when it is beyond repair.
-std::vector<uint8_t> repaired(std::span<const uint8_t> bytes) {
+std::vector<uint8_t> repaired(std::span<const uint8_t> bytes, MessageType type) {
   const uint32_t size = header_size(bytes);
   if (bytes.size() < sizeof size || size > bytes.size() - sizeof size) {
     return {};
@@ -103,7 +108,7 @@ std::vector<uint8_t> repaired(std::span<const uint8_t> bytes) {
     return {};
   }
   form.v = kProtoVersion;
-  form.type = message_type_name(MessageType::kRollout);
+  form.type = message_type_name(type);
   std::vector<uint8_t> buffers;
   for (FrameSpec& spec : form.frames) {
     spec.bytes = elements(spec, rest.size());
@@ -178,7 +183,7 @@ void wire(std::span<const uint8_t> bytes) {
 
 void codec(std::span<const uint8_t> bytes) {
   decode_as_batch(bytes);
-  const std::vector<uint8_t> flat = repaired(bytes);
+  const std::vector<uint8_t> flat = repaired(bytes, MessageType::kRollout);
   if (flat.empty()) {
     return;
   }
@@ -190,6 +195,49 @@ void codec(std::span<const uint8_t> bytes) {
   if (rollout) {
     check_rollout(rollout.value());
   }
+}
+
+namespace {
+
+// An image that a message brings, and what the journal and the other ranks read of it.
+void check_image(const ImageHead& head, std::span<const uint8_t> flat) {
+  require(validate(head, limits()).ok());
+  const FlatImage message(flat.begin(), flat.end());
+  const auto batch = read_batch(std::span(&message, 1), limits());
+  require(batch.ok() && batch.value().rollouts.empty() && batch.value().images.size() == 1);
+  const Image& image = batch.value().images[0];
+  require(image.head == head && image.rgb.bytes.size() == head.bytes());
+  require(image_hash(head.height, head.width, image.rgb.bytes) == head.hash);
+}
+
+}  // namespace
+
+void image_message(std::span<const uint8_t> bytes) {
+  const std::vector<uint8_t> flat = repaired(bytes, MessageType::kImage);
+  if (flat.empty()) {
+    return;
+  }
+  const auto message = parse_flat(as_frame(flat), limits());
+  if (!message) {
+    return;
+  }
+  if (const auto head = read_image_head(message.value(), limits())) {
+    check_image(head.value(), flat);
+  }
+  // With the hash that its pixels have.
+  auto image = decode_image(message.value(), limits());
+  if (!image) {
+    return;
+  }
+  const ImageHead& said = image.value().head;
+  const Image right = make_image(said.height, said.width, image.value().rgb);
+  const Payload payload = encode_image(right);
+  const std::vector<uint8_t> again = flatten(pack_header(Header{}, payload, limits()), payload);
+  const auto back = parse_flat(as_frame(again), limits());
+  require(back.ok());
+  const auto head = read_image_head(back.value(), limits());
+  require(head.ok() && head.value() == right.head);
+  check_image(head.value(), again);
 }
 
 namespace {

@@ -28,6 +28,10 @@ void wire(std::span<const uint8_t> bytes);
 // read_rollouts on the bytes with a right hash at the end.
 void codec(std::span<const uint8_t> bytes);
 
+// An IMAGE, whose lengths and hashes are made right before it is parsed, as it is and with the hash
+// of its pixels. What is accepted is within the limits, and the pixels that come out have its hash.
+void image_message(std::span<const uint8_t> bytes);
+
 // A manifest, as it is and with its root hash made right. What is accepted must come back equal.
 void manifest(std::span<const uint8_t> bytes);
 
@@ -72,8 +76,9 @@ struct Format {
   void (*entry)(std::span<const uint8_t>);
 };
 inline constexpr Format kFormats[] = {
-    {"wire", wire},       {"codec", codec}, {"manifest", manifest},  {"delta", delta},
-    {"journal", journal}, {"keys", keys},   {"answer", answer},      {"prime_step", prime_step},
-    {"trainer", trainer}, {"image", image}, {"processor", processor}};
+    {"wire", wire},     {"codec", codec},           {"manifest", manifest},
+    {"delta", delta},   {"journal", journal},       {"keys", keys},
+    {"answer", answer}, {"prime_step", prime_step}, {"trainer", trainer},
+    {"image", image},   {"processor", processor},   {"image_message", image_message}};
 
 }  // namespace ringside::bridge::fuzz

@@ -49,7 +49,26 @@ void write_messages(const fs::path& folder) {
   message(folder, kChunkRequest, ChunkBody{2, 1, 4096, 100});
   message(folder, kBye, EndBody{"over"});
   message(folder, kError, ErrorBody{"fenced", "why", true, -1});
+  message(folder, kImageAck, ImageAckBody{root, "REFUSED", "checksum", "why", 100});
+  write(folder, "IMAGE", flat(encode_image(test::make_picture(2, 3, 1))));
   write(folder, "ROLLOUT", flat(encode_rollout(test::make_rollout(3, 1, 2, 2))));
+}
+
+// Images, and messages that are nearly images: of other shapes, with pixels to match.
+void write_images(const fs::path& folder) {
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    write(folder, "picture-" + std::to_string(seed),
+          flat(encode_image(test::make_picture(2 + seed, 3, seed))));
+  }
+  const auto shaped = [&](const std::string& name, std::vector<int64_t> shape, std::size_t bytes) {
+    Payload payload = make_payload(MessageType::kImage, ImageBody{std::string(32, 'a')});
+    payload.add("rgb", "U8", std::move(shape), Buffer::own(std::vector<uint8_t>(bytes, 7)));
+    write(folder, name, flat(payload));
+  };
+  shaped("two-channels", {2, 3, 2}, 12);
+  shaped("rows", {6, 3}, 18);
+  shaped("empty", {0, 4, 3}, 0);
+  shaped("long", {300, 1, 3}, 900);
 }
 
 // Contents of planes as the delta entry takes them: sizes, then gaps and new values byte by byte.
@@ -177,11 +196,18 @@ void write_corpus(const fs::path& folder) {
   write_scripts(folder / "trainer");
   write_prime_steps(folder / "prime_step");
   write_messages(folder / "wire");
+  write_images(folder / "image_message");
   std::vector<FlatRollout> batch;
   for (uint32_t seed = 0; seed < 6; ++seed) {
     const Rollout rollout = test::make_rollout(seed, 1, 2, seed);
     write(folder / "codec", "rollout-" + std::to_string(seed), flat(encode_rollout(rollout)));
     batch.push_back(flatten_rollout(rollout));
+  }
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    const Image picture = test::make_picture(2 + seed, 3, seed);
+    const Rollout rollout =
+        test::with_pictures(test::make_rollout(seed, 1, 2, seed), {picture, picture});
+    write(folder / "codec", "pictures-" + std::to_string(seed), flat(encode_rollout(rollout)));
   }
   std::vector<uint8_t> packed = join_messages(batch);
   packed.resize(packed.size() - sizeof(uint64_t));  // the entry appends the hash

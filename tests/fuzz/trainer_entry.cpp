@@ -139,11 +139,19 @@ class Drive {
       return;
     }
     const auto messages = state_.take(step_);
-    const auto rollouts = read_rollouts(messages.value_or(std::vector<FlatRollout>()));
-    require(rollouts.ok());
-    for (const Rollout& rollout : rollouts.value()) {
+    const auto batch = read_batch(messages.value_or(std::vector<FlatRollout>()));
+    require(batch.ok());
+    std::set<std::string> images;
+    for (const Image& image : batch.value().images) {
+      require(image_hash(image.head.height, image.head.width, image.rgb.bytes) == image.head.hash);
+      require(images.insert(image.head.hash).second);
+    }
+    for (const Rollout& rollout : batch.value().rollouts) {
       require(validate(rollout, {}).ok());
       require(taken_.emplace(rollout.group_id, rollout.sample_index).second);
+      for (const ConversationImage& image : rollout.images) {
+        require(images.contains(image.hash));
+      }
     }
     step_ += messages ? 1 : 0;
   }
@@ -166,7 +174,7 @@ class Drive {
   void typed(uint8_t op) {
     const std::string from = identity(script_.next());
     const auto session = state_.sessions().find(from);
-    const auto type = static_cast<MessageType>((op & 31) % 17);
+    const auto type = static_cast<MessageType>((op & 31) % 19);
     Header header{type, "run", 1, from.substr(0, 2), static_cast<uint64_t>(from[3] - '0'), 1};
     if (session != state_.sessions().end()) {
       header.seq = session->second.received_seq + 1;
@@ -193,6 +201,8 @@ class Drive {
                             HelloBody{script_.number(), 1, version, root(version), "fuzz", -1});
       case MessageType::kRollout:
         return rollout();
+      case MessageType::kImage:
+        return image();
       case MessageType::kReady:
         return make_payload(type, ReadyBody{version});
       case MessageType::kHeartbeat:
@@ -212,12 +222,25 @@ class Drive {
     }
   }
 
+  Image picture() { return test::make_picture(2, 3, script_.next() & 3); }
+
+  Payload image() {
+    Image image = picture();
+    if (script_.next() == 0xff) {
+      image.rgb = picture().rgb;  // perhaps another's
+    }
+    return encode_image(image);
+  }
+
   Payload rollout() {
     const int64_t group = script_.next() & 15;
     const uint8_t how = script_.next();
     Rollout r = test::make_rollout(group, how & 1, kGroupSize, how >> 1 & 7);
     if ((how & 0x10) != 0) {
       r.finish_reason = FinishReason::kAborted;
+    }
+    if ((how & 8) != 0) {
+      r = test::with_pictures(std::move(r), {picture(), picture()});
     }
     Payload payload = encode_rollout(r);
     if ((how & 0xe0) != 0xe0) {
