@@ -1,5 +1,6 @@
 #include "rl/rollouts/granted_images.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
@@ -58,13 +59,21 @@ StepImages GrantedImages::of(std::span<const bridge::Rollout> rollouts) {
   return step;
 }
 
-std::vector<LoggedImage> GrantedImages::logged(int64_t group_id) {
-  std::vector<LoggedImage> all;
-  for (const PromptImage& image : images_[order_->at(group_id)]) {
-    if (all.size() == kMostLoggedImages) {
-      break;
+std::vector<LoggedImage> GrantedImages::logged(const bridge::Rollout& rollout) const {
+  std::vector<std::pair<std::string, std::string>> images;  // name and hash
+  if (pixels_) {
+    for (const PromptImage& image : images_[order_->at(rollout.group_id)]) {
+      images.emplace_back(image.name, image.hash);
     }
-    all.push_back({image.name, image_uri((*pixels_)(image.hash)->image)});
+  }
+  for (const bridge::ConversationImage& image : rollout.images) {
+    images.emplace_back("at token " + std::to_string(image.begin), image.hash);
+  }
+  images.resize(std::min(images.size(), kMostLoggedImages));
+  const auto find = pixels();
+  std::vector<LoggedImage> all;
+  for (const auto& [name, hash] : images) {
+    all.push_back({name, image_uri(find(hash)->image)});
   }
   return all;
 }

@@ -37,10 +37,10 @@ class GrantedImages {
   // Throws: as ConversationPixels::hold.
   void hold(std::vector<bridge::Image> images);
 
-  // The first images of a group's prompt for a log, as the model gets them, at most
-  // kMostLoggedImages.
-  // Blocks: while they are read and decoded. Throws: as RecordPixels, and as image_uri().
-  std::vector<LoggedImage> logged(int64_t group_id);
+  // The first images of a rollout for a log, those of its prompt before those of its conversation,
+  // as the model gets them; at most kMostLoggedImages.
+  // Blocks: while they are read and decoded. Throws: as pixels(), and as image_uri().
+  std::vector<LoggedImage> logged(const bridge::Rollout& rollout) const;
 
   const ImageRules& rules() const { return rules_; }
   // The pixels of an image by its hash. Thread-safe, and may outlive this.

@@ -101,9 +101,9 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   return line;
 }
 
-// The same of a prompt, whose images are many placeholders each.
-Json prompt_text(const std::optional<engine::Tokenizer>& tokenizer, std::span<const int64_t> ids,
-                 int64_t placeholder) {
+// The same with the many placeholders of an image written once.
+Json short_text(const std::optional<engine::Tokenizer>& tokenizer, std::span<const int64_t> ids,
+                int64_t placeholder) {
   if (!tokenizer) {
     return Json();
   }
@@ -125,9 +125,9 @@ Json line_of(const LoggedSample& sample, int64_t step, int64_t logged_in_term,
                {"rewards", rewards_of(rollout)},
                {"finish_reason", bridge::finish_reason_name(rollout.finish_reason)},
                {"version", rollout.versions.empty() ? -1 : rollout.versions.front().version},
-               {"prompt", prompt_text(tokenizer, rollout.prompt_ids, placeholder)},
+               {"prompt", short_text(tokenizer, rollout.prompt_ids, placeholder)},
                {"answer", sample.answer.empty() ? Json() : Json(sample.answer)},
-               {"completion", text_of(tokenizer, rollout.completion_ids)},
+               {"completion", short_text(tokenizer, rollout.completion_ids, placeholder)},
                {"length", length}};
   for (const LoggedImage& image : sample.images) {
     line["images"].push_back({{"name", image.name}, {"uri", image.uri}});

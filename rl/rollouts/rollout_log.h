@@ -58,7 +58,7 @@ struct LoggedSample {
   std::span<const double> old_logprob{};
   // [n] the trainer's, after the step or of its last training pass; empty: none
   std::span<const double> new_logprob{};
-  std::vector<LoggedImage> images{};  // of the prompt
+  std::vector<LoggedImage> images{};  // of the prompt and the conversation
 };
 
 // Log of a few samples of each step, with figures for each token.
@@ -75,7 +75,7 @@ class SampleLog {
   // Appends {step, logged_in_term, group_id, sample_index, reward, rewards [[name, value]],
   // finish_reason, version, prompt, answer, completion, length, tokens [text], logprobs,
   // old_logprobs, new_logprobs, advantages} for each sample; answer is null if it is empty. A
-  // sample with images has images [{name, uri}] too; its prompt has each image's placeholders once,
+  // sample with images has images [{name, uri}] too; its texts have each image's placeholders once,
   // with their number. The
   // last five have one value for each of the first
   // kMaxTokens completion tokens; the last three are null for a token without loss, and absent

@@ -52,7 +52,7 @@ void StepSamples::pick(std::span<const bridge::Rollout> rollouts, const StepBatc
       sample.answer = source->reference_answer(rollouts[i].group_id);
     }
     if (log_ && images_ != nullptr) {
-      sample.images = images_->logged(rollouts[i].group_id);
+      sample.images = images_->logged(rollouts[i]);
     }
     sample.advantage =
         std::span(advantages.advantage).subspan(tokens.begin, tokens.end - tokens.begin);
