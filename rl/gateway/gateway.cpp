@@ -83,7 +83,7 @@ ordered_json Gateway::claimed(const Session& session) {
           {"group", sample.group_id},
           {"sample", sample.sample_index},
           {"group_size", sample.group_size},
-          {"record", session.record()}};
+          {"record", session.data_record()}};
 }
 
 void Gateway::end(Session& session, const ordered_json& body) {

@@ -1,19 +1,16 @@
 #include "rl/gateway/gateway_server.h"
 
-#include <httplib.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <thread>
+#include <string_view>
 #include <utility>
 
 #include "rl/gateway/anthropic_api.h"
 #include "rl/gateway/openai_api.h"
 #include "rl/gateway/request_fields.h"
+#include "rl/report/http_thread.h"
 
 namespace ringside::rl {
 namespace {
@@ -83,31 +80,15 @@ class GatewayServer::Server {
  public:
   Server(const std::string& address, int threads, std::string model, Gateway& gateway)
       : model_(std::move(model)), gateway_(gateway) {
-    http_.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
-    http_.set_payload_max_length(kMostBytes);
-    http_.set_read_timeout(30);
-    http_.set_keep_alive_timeout(1);  // an idle connection keeps a thread
-    http_.set_tcp_nodelay(true);
-    // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
-    http_.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
+    httplib::Server& http = thread_.http();
+    http.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
+    http.set_payload_max_length(kMostBytes);
+    http.set_read_timeout(30);
+    http.set_keep_alive_timeout(1);  // an idle connection keeps a thread
+    http.set_tcp_nodelay(true);
     add_routes();
     bind(address);
-    thread_ = std::thread([this] {
-      http_.listen_after_bind();
-      ended_ = true;
-    });
-  }
-
-  ~Server() {
-    // stop() does nothing before the thread listens, and may be called once.
-    while (!http_.is_running() && !ended_) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    http_.stop();
-    thread_.join();
+    thread_.start();
   }
 
   const std::string& url() const { return url_; }
@@ -116,18 +97,11 @@ class GatewayServer::Server {
   void bind(const std::string& address) {
     const std::size_t colon = address.rfind(':');
     const std::string host = address.substr(0, colon);
-    int port = -1;
-    if (colon != std::string::npos && address.size() > colon + 1 && address.size() < colon + 7 &&
-        std::all_of(address.begin() + static_cast<std::ptrdiff_t>(colon) + 1, address.end(),
-                    [](char c) { return c >= '0' && c <= '9'; })) {
-      port = std::stoi(address.substr(colon + 1));
-    }
+    const std::string digits = colon == std::string::npos ? "" : address.substr(colon + 1);
+    const bool is_port = !digits.empty() && digits.size() <= 5 &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
+    const int port = is_port ? thread_.bind(host, std::stoi(digits)) : 0;
     if (port == 0) {
-      port = http_.bind_to_any_port(host);
-    } else if (port > 65535 || port < 0 || !http_.bind_to_port(host, port)) {
-      port = -1;
-    }
-    if (port < 0) {
       throw std::runtime_error("rollout.harness_options.address " + address +
                                " cannot be bound; expected HOST:PORT with an address of this "
                                "machine and a free port, or port 0");
@@ -139,27 +113,29 @@ class GatewayServer::Server {
     add_dialect("/v1/chat/completions", kChat);
     add_dialect("/v1/completions", kText);
     add_dialect("/v1/messages", kMessages);
-    http_.Get("(?:/sessions/([^/]+))?/v1/models",
-              [this](const httplib::Request&, httplib::Response& response) {
-                response.set_content(models().dump(), kJson);
-              });
-    http_.Post("/sessions", [this](const httplib::Request& request, httplib::Response& response) {
-      answer(response, kChat, [&] { claim(request, response); });
+    thread_.http().Get("(?:/sessions/([^/]+))?/v1/models",
+                       [this](const httplib::Request&, httplib::Response& response) {
+                         response.set_content(models().dump(), kJson);
+                       });
+    thread_.http().Post("/sessions",
+                        [this](const httplib::Request& request, httplib::Response& response) {
+                          answer(response, kChat, [&] { claim(request, response); });
+                        });
+    thread_.http().Post("/sessions/([^/]+)/reward", [this](const httplib::Request& request,
+                                                           httplib::Response& response) {
+      answer(response, kChat, [&] {
+        Gateway::end(*gateway_.desk().find(session_name(request)), body_of(request));
+        response.set_content("{}", kJson);
+      });
     });
-    http_.Post("/sessions/([^/]+)/reward",
-               [this](const httplib::Request& request, httplib::Response& response) {
-                 answer(response, kChat, [&] {
-                   Gateway::end(*gateway_.desk().find(session_name(request)), body_of(request));
-                   response.set_content("{}", kJson);
-                 });
-               });
   }
 
   void add_dialect(const std::string& route, const Dialect& dialect) {
-    http_.Post("(?:/sessions/([^/]+))?" + route,
-               [this, &dialect](const httplib::Request& request, httplib::Response& response) {
-                 answer(response, dialect, [&] { reply(request, dialect, response); });
-               });
+    thread_.http().Post(
+        "(?:/sessions/([^/]+))?" + route,
+        [this, &dialect](const httplib::Request& request, httplib::Response& response) {
+          answer(response, dialect, [&] { reply(request, dialect, response); });
+        });
   }
 
   void reply(const httplib::Request& request, const Dialect& dialect, httplib::Response& response) {
@@ -196,9 +172,7 @@ class GatewayServer::Server {
   std::string model_;
   Gateway& gateway_;
   std::string url_;
-  httplib::Server http_;
-  std::atomic<bool> ended_{false};  // the thread no longer listens
-  std::thread thread_;
+  HttpThread thread_;  // last, because its handlers use the others
 };
 
 GatewayServer::GatewayServer(const std::string& address, int threads, std::string model,

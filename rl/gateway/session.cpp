@@ -6,11 +6,11 @@
 
 namespace ringside::rl {
 
-Session::Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json record,
+Session::Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json data_record,
                  SessionLimits limits, uint64_t seed, double temperature)
     : id_(std::move(id)),
       sample_(sample),
-      record_(std::move(record)),
+      data_record_(std::move(data_record)),
       limits_(std::move(limits)),
       seed_(seed),
       temperature_(temperature) {}

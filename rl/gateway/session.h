@@ -60,14 +60,14 @@ class Session {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // record: what the harness gets of the data's record. seed: of the sample. temperature: 0 is
+  // data_record: what the harness gets of its prompt. seed: of the sample. temperature: 0 is
   // greedy.
-  Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json record,
+  Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json data_record,
           SessionLimits limits, uint64_t seed, double temperature);
 
   const std::string& id() const { return id_; }
   const bridge::GrantedSample& sample() const { return sample_; }
-  const nlohmann::ordered_json& record() const { return record_; }
+  const nlohmann::ordered_json& data_record() const { return data_record_; }
 
   // The requests of `count` samples that continue recorded tokens; max_tokens is at most the
   // limits'. Every request has a seed of its own.
@@ -98,7 +98,7 @@ class Session {
  private:
   const std::string id_;
   const bridge::GrantedSample sample_;
-  const nlohmann::ordered_json record_;
+  const nlohmann::ordered_json data_record_;
   const SessionLimits limits_;
   const uint64_t seed_;
   const double temperature_;

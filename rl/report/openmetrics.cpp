@@ -1,18 +1,15 @@
 #include "rl/report/openmetrics.h"
 
-#include <httplib.h>
-
-#include <atomic>
 #include <cctype>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
 #include <set>
 #include <stdexcept>
-#include <thread>
 #include <utility>
+
+#include "rl/report/http_thread.h"
 
 namespace ringside::rl {
 namespace {
@@ -73,36 +70,21 @@ class OpenMetricsServer::Server {
     if (host.size() > 2 && host.front() == '[') {
       host = host.substr(1, host.size() - 2);
     }
-    http_.new_task_queue = [] { return new httplib::ThreadPool(1); };
-    http_.set_read_timeout(5);
-    http_.set_payload_max_length(1 << 16);
-    http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    httplib::Server& http = thread_.http();
+    http.new_task_queue = [] { return new httplib::ThreadPool(1); };
+    http.set_read_timeout(5);
+    http.set_payload_max_length(1 << 16);
+    http.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       const std::lock_guard lock(mutex_);
       response.set_content(text_, kContentType);
     });
-    // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
-    http_.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
     const int port = port_of(colon == std::string::npos ? "" : address.substr(colon + 1));
-    if (port == 0 || !http_.bind_to_port(host, port)) {
+    if (port == 0 || thread_.bind(host, port) == 0) {
       throw std::runtime_error("log.openmetrics " + address +
                                ": cannot be bound; expected HOST:PORT with an address of this "
                                "machine and a free port");
     }
-    thread_ = std::thread([this] {
-      http_.listen_after_bind();
-      ended_ = true;
-    });
-  }
-  ~Server() {
-    // stop() does nothing before the thread listens, and may be called once.
-    while (!http_.is_running() && !ended_) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    http_.stop();
-    thread_.join();
+    thread_.start();
   }
 
   void set(std::string text) {
@@ -113,9 +95,7 @@ class OpenMetricsServer::Server {
  private:
   std::mutex mutex_;  // guards text_
   std::string text_ = openmetrics_text(0, {});
-  httplib::Server http_;
-  std::atomic<bool> ended_{false};  // the thread no longer listens
-  std::thread thread_;
+  HttpThread thread_;  // last, because its handler uses the others
 };
 
 OpenMetricsServer::OpenMetricsServer(const std::string& address)

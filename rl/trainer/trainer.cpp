@@ -80,6 +80,15 @@ struct Parts {
       }
     });
   }
+
+  // Where the images of the step's rollouts are. Holds the pixels of their conversations.
+  StepImages images_of(NextRollouts& next) {
+    if (!images) {
+      return {};
+    }
+    images->hold(std::move(next.images));
+    return images->of(next.rollouts);
+  }
 };
 
 // Every rank computes the same alarms; only rank 0 logs them.
@@ -219,12 +228,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
-    StepImages images;
-    if (parts.images) {
-      images = parts.images->of(rollouts);
-      parts.images->hold(std::move(next.images));
-    }
-    StepBatch batch = make_step_batch(rollouts, config, images);
+    StepBatch batch = make_step_batch(rollouts, config, parts.images_of(next));
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
       mini_batches = learner.collate(batch);

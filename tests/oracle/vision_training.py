@@ -126,6 +126,11 @@ def main() -> int:
             jpeg = Image.open(io.BytesIO(base64.b64decode(image["uri"].removeprefix("data:image/jpeg;base64,"))))
             assert jpeg.size == (make_data.SIDE, make_data.SIDE) and image["name"].endswith(".png"), image["name"]
             assert line["prompt"].count("<|image_pad|> x ") == 1, line["prompt"]
+        newest = max((run / "grpo/checkpoints").iterdir())
+        ringside_cli.run("export", newest, run / "exported")
+        exported, final = (ringside_cli.load_weights(folder) for folder in (run / "exported", run / "grpo/checkpoint-final"))
+        assert newest.name == "step-000012" and exported.keys() == final.keys(), "the checkpoint's export lacks tensors"
+        assert all(final[name].equal(exported[name]) for name in final), "an exported tensor is not the final one"
         tower = [name for name in ringside_cli.load_weights(run / "sft/checkpoint-final") if name.startswith("model.visual.")]
         before, kept, changed = (ringside_cli.load_weights(run / stage / "checkpoint-final")
                                  for stage in ("sft", "grpo", "trained"))

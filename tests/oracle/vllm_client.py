@@ -90,6 +90,19 @@ def vllm_server(model: pathlib.Path, log: pathlib.Path, arguments: tuple = (), e
             stop(server)
 
 
+def exit_statuses(commands: list[list[str]], log: pathlib.Path, patience_s: float, **environment: str) -> list[int | None]:
+    """Runs commands side by side until all have ended, one has failed or the time is over; None: ended here."""
+    with open(log, "w") as output:
+        running = [subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment) for command in commands]
+        end = time.monotonic() + patience_s
+        while any(one.poll() is None for one in running) and not any(one.poll() for one in running) and time.monotonic() < end:
+            time.sleep(0.2)
+        codes = [one.poll() for one in running]
+        for one in running:
+            one.kill()
+    return codes
+
+
 def stop(server: subprocess.Popen) -> None:
     """Ends the server's whole process group, by force after a minute."""
     with contextlib.suppress(ProcessLookupError):

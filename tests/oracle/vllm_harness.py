@@ -7,12 +7,9 @@ Run by tools/test_vllm.sh; $VLLM_PYTHON names the Python that has vLLM.
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
-import time
 
 import transformers
 
@@ -48,17 +45,10 @@ def train(folder: pathlib.Path) -> bool:
              f"rollout.harness_options.python_command={sys.executable}", "rollout.prompts_per_step=4", "rollout.group_size=8",
              "rollout.max_completion_tokens=16", "rollout.max_prompt_tokens=256", f"train.steps={STEPS}",
              "optimizer.learning_rate=0.01", "log.rollouts=true", "train.threads=1", "--run-dir", str(folder / "run")]
-    environment = os.environ | {"AGENT_NOTES": str(folder / "notes")}
-    with vllm_client.vllm_server(folder / "model", folder / "server.log") as url, open(folder / "log", "w") as log:
+    with vllm_client.vllm_server(folder / "model", folder / "server.log") as url:
         served = ["--server", "vllm", f"rollout.server_options.url={url}", "rollout.server_options.model=policy"]
-        both = [subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-                for command in ([RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served])]
-        end = time.monotonic() + PATIENCE_S
-        while any(one.poll() is None for one in both) and not any(one.poll() for one in both) and time.monotonic() < end:
-            time.sleep(0.2)
-        codes = [one.poll() for one in both]
-        for one in both:
-            one.kill()
+        codes = vllm_client.exit_statuses([[RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served]], folder / "log",
+                                          PATIENCE_S, AGENT_NOTES=str(folder / "notes"))
     if codes != [0, 0]:
         print(f"exit {codes}:", (folder / "log").read_text()[-4000:], sep="\n")
         return False

@@ -15,7 +15,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 
 import tokenizers
 import torch
@@ -154,16 +153,10 @@ def train(vision: str, folder: pathlib.Path) -> bool:
     words = [f"model.path={folder / 'model'}", f"model.vision={vision}", *write_data(folder), "rollout.group_size=4",
              "rollout.prompts_per_step=4", "rollout.max_prompt_tokens=96", "rollout.max_completion_tokens=8", "train.threads=1",
              f"train.steps={STEPS}", "optimizer.learning_rate=1e-2", "--run-dir", str(folder / "run")]
-    with vllm_client.vllm_server(folder / "model", folder / "server.log", SERVER) as url, open(folder / "log", "w") as log:
+    with vllm_client.vllm_server(folder / "model", folder / "server.log", SERVER) as url:
         served = ["--server", "vllm", f"rollout.server_options.url={url}", "rollout.server_options.model=policy"]
-        both = [subprocess.Popen(command, stdout=log, stderr=log)
-                for command in ([RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served])]
-        end = time.monotonic() + PATIENCE_S
-        while any(one.poll() is None for one in both) and not any(one.poll() for one in both) and time.monotonic() < end:
-            time.sleep(0.2)
-        codes = [one.poll() for one in both]
-        for one in both:
-            one.kill()
+        codes = vllm_client.exit_statuses([[RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served]], folder / "log",
+                                          PATIENCE_S)
     if codes != [0, 0]:
         print(f"exit {codes}:", (folder / "log").read_text()[-4000:], sep="\n")
         return False

@@ -12,38 +12,25 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import quickstart_case
+
 RINGSIDE = sys.argv.pop(1)
 DEADLINE_S = 60
 
 
-class FailingReward(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.data = pathlib.Path(folder.name)
-        subprocess.run([sys.executable, ROOT / "tools/quickstart_task.py", "--out", cls.data, "--sft", "8", "--train", "64",
-                        "--held-out", "8", "--test", "8"], check=True, stdout=subprocess.DEVNULL)
-
+class FailingReward(quickstart_case.QuickstartCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.run_dir = self.folder / "run"
+        super().setUp()
         self.function = self.folder / "rewards.py"
 
     def start(self, steps: int, *words: str) -> subprocess.Popen:
         self.log = open(self.folder / "log.txt", "a+")
         self.addCleanup(self.log.close)
-        command = [RINGSIDE, "run", ROOT / "recipes/quickstart/grpo.yaml", "--run-dir", self.run_dir, "--steps", steps,
-                   "model.init=random", f"model.path={self.data / 'model'}", f"data.train={self.data / 'train.jsonl'}",
-                   "rollout.prompts_per_step=2", "rollout.group_size=4", "parallel.ulysses_parallel_size=1", "train.threads=1",
-                   f"rollout.reward=python({self.function}:score)", "eval.every=0", *words]
+        command = [RINGSIDE, "run", "--run-dir", self.run_dir, "--steps", steps,
+                   *self.recipe(f"rollout.reward=python({self.function}:score)", *words)]
         run = subprocess.Popen([str(word) for word in command], stdout=self.log, stderr=self.log)
         self.addCleanup(lambda: (run.kill(), run.wait()))
         return run
@@ -52,8 +39,7 @@ class FailingReward(unittest.TestCase):
         return (self.folder / "log.txt").read_text()
 
     def metrics(self) -> list[dict]:
-        path = self.run_dir / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return self.lines("metrics.jsonl")
 
     def wait_for_step(self, step: int):
         deadline = time.monotonic() + DEADLINE_S

@@ -7,18 +7,17 @@ Usage: harness_test.py RINGSIDE. Standard library only.
 """
 
 import json
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import quickstart_case
+
 RINGSIDE = sys.argv.pop(1)
 DEADLINE_S = 120
 
@@ -33,28 +32,14 @@ def post(url: str, body: dict) -> tuple[int, dict]:
         return error.code, json.loads(error.read())
 
 
-class Harness(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.data = pathlib.Path(folder.name)
-        subprocess.run([sys.executable, ROOT / "tools/quickstart_task.py", "--out", cls.data, "--sft", "8", "--train", "64",
-                        "--held-out", "8", "--test", "8"], check=True, stdout=subprocess.DEVNULL)
-
+class Harness(quickstart_case.QuickstartCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.run_dir = self.folder / "run"
+        super().setUp()
         self.agent = self.folder / "agent.py"
 
     def command(self, name: str, *words) -> list[str]:
-        recipe = [ROOT / "recipes/quickstart/grpo.yaml", f"model.path={self.data / 'model'}", "model.init=random",
-                  f"data.train={self.data / 'train.jsonl'}", "data.eval=", "eval.every=0", "rollout.reward=worker",
-                  "rollout.prompts_per_step=2", "rollout.group_size=4", "parallel.ulysses_parallel_size=1", "train.threads=1",
-                  "rollout.num_workers=1", "log.rollouts=true", "train.steps=2"]
-        return list(map(str, [RINGSIDE, name, *recipe, *words]))
+        return [RINGSIDE, name, *self.recipe("data.eval=", "rollout.reward=worker", "rollout.num_workers=1", "log.rollouts=true",
+                                             "train.steps=2", *words)]
 
     def python(self) -> str:
         return f"rollout.harness=python({self.agent}:play)"
@@ -64,9 +49,6 @@ class Harness(unittest.TestCase):
                               timeout=DEADLINE_S, check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
         return done.stdout + done.stderr
-
-    def lines(self, name: str) -> list[dict]:
-        return [json.loads(line) for line in (self.run_dir / name).read_text().splitlines()]
 
     def test_a_file_that_cannot_be_used_is_named_before_the_run(self):
         for text, problem in (("def play(session)\n", r"agent\.py:1: SyntaxError"), ("import no_such_module\n", r"agent\.py:1: .*no_such"),

@@ -1,5 +1,4 @@
 // JPEG by libjpeg-turbo: the default transform and the default upsampling, as Pillow.
-#include <csetjmp>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <jpeglib.h>
 
 #include "engine/images/formats/codecs.h"
+#include "engine/images/formats/jpeg_errors.h"
 
 namespace ringside::engine {
 namespace {
@@ -21,19 +21,6 @@ constexpr int kMostScans = 100;
 // Each block of 8 x 8 values of the component with most takes a bit of the file at least.
 constexpr int64_t kMostPixelsPerByte = 8 * 64;
 
-// libjpeg calls back with its own structure, which is the first member.
-struct Errors {
-  jpeg_error_mgr base;
-  std::jmp_buf jump;
-  char message[JMSG_LENGTH_MAX];
-};
-
-void stop(j_common_ptr info) {
-  auto* errors = reinterpret_cast<Errors*>(info->err);
-  info->err->format_message(info, errors->message);
-  std::longjmp(errors->jump, 1);
-}
-
 // Warnings after which libjpeg goes on with values that it has made up.
 bool is_damage(int code) {
   return code == JWRN_BOGUS_PROGRESSION || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE ||
@@ -42,14 +29,14 @@ bool is_damage(int code) {
 
 void warn(j_common_ptr info, int level) {
   if (level < 0 && is_damage(info->err->msg_code)) {
-    stop(info);
+    jump_with_message(info);
   }
 }
 
 void count_scans(j_common_ptr info) {
   auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
   if (decoder->input_scan_number > kMostScans) {
-    auto* errors = reinterpret_cast<Errors*>(info->err);
+    auto* errors = reinterpret_cast<JpegErrors*>(info->err);
     std::snprintf(errors->message, sizeof errors->message, "it has more than %d scans", kMostScans);
     std::longjmp(errors->jump, 1);
   }
@@ -61,7 +48,7 @@ class JpegReader {
  public:
   explicit JpegReader(std::span<const uint8_t> bytes) : bytes_(bytes) {
     info_.err = jpeg_std_error(&errors_.base);
-    errors_.base.error_exit = stop;
+    errors_.base.error_exit = jump_with_message;
     errors_.base.emit_message = warn;
     progress_.progress_monitor = count_scans;
   }
@@ -102,7 +89,7 @@ class JpegReader {
  private:
   std::span<const uint8_t> bytes_;
   jpeg_decompress_struct info_{};
-  Errors errors_{};
+  JpegErrors errors_{};
   jpeg_progress_mgr progress_{};
 };
 

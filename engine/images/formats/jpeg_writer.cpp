@@ -1,5 +1,4 @@
 // JPEG files by libjpeg-turbo, at its default settings.
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -9,21 +8,9 @@
 #include <jpeglib.h>
 
 #include "engine/images/formats/image_codec.h"
+#include "engine/images/formats/jpeg_errors.h"
 
 namespace {
-
-// libjpeg calls back with its own structure, which is the first member.
-struct Errors {
-  jpeg_error_mgr base;
-  std::jmp_buf jump;
-  char message[JMSG_LENGTH_MAX];
-};
-
-void stop(j_common_ptr info) {
-  auto* errors = reinterpret_cast<Errors*>(info->err);
-  info->err->format_message(info, errors->message);
-  std::longjmp(errors->jump, 1);
-}
 
 // One encoder. A call of libjpeg that fails comes back by longjmp, so encode() has no object with a
 // destructor of its own.
@@ -31,7 +18,7 @@ class Encoder {
  public:
   Encoder() {
     info_.err = jpeg_std_error(&errors_.base);
-    errors_.base.error_exit = stop;
+    errors_.base.error_exit = ringside::engine::jump_with_message;
   }
   ~Encoder() {
     jpeg_destroy_compress(&info_);
@@ -65,7 +52,7 @@ class Encoder {
 
  private:
   jpeg_compress_struct info_{};
-  Errors errors_{};
+  ringside::engine::JpegErrors errors_{};
   unsigned char* bytes_ = nullptr;  // allocated by libjpeg
   unsigned long size_ = 0;
 };

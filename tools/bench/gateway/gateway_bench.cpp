@@ -3,8 +3,8 @@
 // the turns before. Prints one JSON object per number of sessions: requests a second, and the
 // median and 95th percentile of a request in milliseconds.
 //
-// Usage: bench_gateway MODEL_DIR [--sessions N,N] [--turns N] [--new-tokens N] [--template model|chatml]
-// The directory needs tokenizer.json and, for --template model, a chat template.
+// Usage: bench_gateway MODEL_DIR [--sessions N,N] [--turns N] [--new-tokens N] [--template
+// model|chatml] The directory needs tokenizer.json and, for --template model, a chat template.
 #include <httplib.h>
 
 #include <CLI/CLI.hpp>

@@ -1,0 +1,41 @@
+#include "rl/report/http_thread.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace ringside::rl {
+
+int HttpThread::bind(const std::string& host, int port) {
+  // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
+  http_.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  if (port == 0) {
+    return std::max(0, http_.bind_to_any_port(host));
+  }
+  return http_.bind_to_port(host, port) ? port : 0;
+}
+
+void HttpThread::start() {
+  thread_ = std::thread([this] {
+    http_.listen_after_bind();
+    ended_ = true;
+  });
+}
+
+HttpThread::~HttpThread() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  // stop() does nothing before the thread listens, and may be called once.
+  while (!http_.is_running() && !ended_) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  http_.stop();
+  thread_.join();
+}
+
+}  // namespace ringside::rl
