@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "rl/data/rollout_file.h"
@@ -64,9 +65,29 @@ std::optional<std::vector<bridge::FlatRollout>> poll_for(std::chrono::millisecon
   return std::nullopt;
 }
 
-// The messages of rank 0 on every rank. `size`: of the joined bytes, which rank 0 alone has.
-std::vector<bridge::FlatRollout> broadcast_messages(const std::vector<uint8_t>& joined,
-                                                    int64_t size, sp::Communicator& world) {
+// Bytes that are sent at a time; a single message may be larger.
+constexpr std::size_t kPartBytes = std::size_t{16} << 20;
+
+// The messages in order, joined into parts. Takes the messages.
+std::vector<std::vector<uint8_t>> joined_parts(std::vector<bridge::FlatRollout> messages) {
+  std::vector<std::vector<uint8_t>> parts;
+  std::vector<bridge::FlatRollout> part;
+  std::size_t bytes = 0;
+  for (bridge::FlatRollout& message : messages) {
+    if (!part.empty() && bytes + message.size() > kPartBytes) {
+      parts.push_back(bridge::join_messages(std::exchange(part, {})));
+      bytes = 0;
+    }
+    bytes += message.size();
+    part.push_back(std::move(message));
+  }
+  parts.push_back(bridge::join_messages(part));
+  return parts;
+}
+
+// The messages of a part of rank 0's on every rank. `size`: of the part, which rank 0 alone has.
+std::vector<bridge::FlatRollout> broadcast_part(const std::vector<uint8_t>& joined, int64_t size,
+                                                sp::Communicator& world) {
   at::Tensor bytes = at::empty({size}, at::kByte);
   if (world.rank() == 0) {
     std::memcpy(bytes.data_ptr(), joined.data(), joined.size());
@@ -78,10 +99,29 @@ std::vector<bridge::FlatRollout> broadcast_messages(const std::vector<uint8_t>& 
   return std::move(messages).value();
 }
 
-NextRollouts read(const std::vector<bridge::FlatRollout>& messages, int64_t step) {
+// Appends what these messages hold.
+void read(std::span<const bridge::FlatRollout> messages, int64_t step, NextRollouts& next) {
   auto batch = bridge::read_batch(messages);
   TORCH_CHECK(batch.ok(), "rollouts of step ", step, " do not decode: ", batch.error().detail);
-  return {std::move(batch.value().rollouts), std::move(batch.value().images), 0};
+  std::ranges::move(batch.value().rollouts, std::back_inserter(next.rollouts));
+  std::ranges::move(batch.value().images, std::back_inserter(next.images));
+}
+
+// What the parts of rank 0 hold, on every rank. count: of the parts, which rank 0 alone has.
+NextRollouts broadcast_parts(std::vector<std::vector<uint8_t>> parts, int64_t count, int64_t step,
+                             sp::Communicator& world) {
+  at::Tensor sizes = at::zeros({count}, at::kLong);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    sizes[static_cast<int64_t>(i)] = static_cast<int64_t>(parts[i].size());
+  }
+  world.broadcast(sizes, 0, "rollouts");
+  NextRollouts next;
+  parts.resize(static_cast<std::size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto part = std::exchange(parts[static_cast<std::size_t>(i)], {});
+    read(broadcast_part(part, sizes[i].item<int64_t>(), world), step, next);
+  }
+  return next;
 }
 
 }  // namespace
@@ -111,24 +151,26 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
               "rank 0, and only it, has a rollout source");
   for (;;) {
     std::optional<std::vector<bridge::FlatRollout>> messages;
-    std::vector<uint8_t> joined;
     if (source != nullptr) {
       messages = poll_for(round, *source, step, stop_signal);
     }
     if (messages && world.size() == 1) {
-      return read(*messages, step);
+      NextRollouts next;
+      read(*messages, step, next);
+      return next;
     }
+    std::vector<std::vector<uint8_t>> parts;
     if (messages) {
-      joined = bridge::join_messages(*messages);
+      parts = joined_parts(std::move(*messages));
     }
     at::Tensor state =
-        at::tensor({static_cast<int64_t>(joined.size()), int64_t{stop_signal()}}, at::kLong);
+        at::tensor({static_cast<int64_t>(parts.size()), int64_t{stop_signal()}}, at::kLong);
     world.all_reduce_max(state, "rollouts");
     if (const int signal = state[1].item<int>(); signal != 0) {
       return {{}, {}, signal};
     }
-    if (const auto size = state[0].item<int64_t>(); size > 0) {
-      return read(broadcast_messages(joined, size, world), step);
+    if (const auto count = state[0].item<int64_t>(); count > 0) {
+      return broadcast_parts(std::move(parts), count, step, world);
     }
   }
 }
