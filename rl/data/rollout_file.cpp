@@ -153,6 +153,11 @@ bridge::Rollout parse(const json& line) {
     rollout.branches.push_back({required<int64_t>(branch, "begin", "an integer"),
                                 required<int64_t>(branch, "context_end", "an integer")});
   }
+  if (!objects(line, "images", "a list of objects").empty()) {
+    fail(
+        "the conversation has images, whose pixels are in no file; expected rollouts without "
+        "\"images\"");
+  }
   rollout.routed_experts = routed_experts(line);
   rollout.temperature = optional<float>(line, "temperature", "a number", 1.0F);
   rollout.finish_reason = finish_reason(line);

@@ -8,7 +8,8 @@
 // per_token, id_bytes, ids: base64}, each as in bridge::Rollout, and "logged_in_term". The lines of
 // a group, which have one group_id and one logged_in_term, follow each other. Empty lines are
 // skipped. The file that log.rollouts writes has this format; its "advantages" beside "rewards" are
-// those the trainer computed, and are ignored. Torch-free.
+// those the trainer computed, and are ignored. Lines with "images" of a conversation are refused,
+// because their pixels are not there. Torch-free.
 #pragma once
 
 #include <cstdint>

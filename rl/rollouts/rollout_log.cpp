@@ -92,6 +92,13 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
   for (const bridge::Branch& branch : rollout.branches) {
     line["branches"].push_back({{"begin", branch.begin}, {"context_end", branch.context_end}});
   }
+  for (const bridge::ConversationImage& image : rollout.images) {
+    line["images"].push_back({{"hash", image.hash},
+                              {"begin", image.begin},
+                              {"end", image.end},
+                              {"height", image.height},
+                              {"width", image.width}});
+  }
   if (const bridge::RoutedExperts& routed = rollout.routed_experts; !routed.empty()) {
     line["routed_experts"] = {{"layers", routed.layers},
                               {"per_token", routed.per_token},

@@ -31,14 +31,14 @@ class RolloutLog {
   // Appends the step's rollouts: {step, logged_in_term, rollout_id, group_id, sample_index,
   // attempt, prompt, completion, prompt_ids, completion_ids, logprobs, advantages, temperature,
   // versions [{version, begin, end}], trainer_term, finish_reason, rewards [[name, value]]}, and
-  // loss_mask, turn_offsets, turn_rewards, branches, routed_experts where they are not empty.
-  // prompt and completion are texts with special tokens, null without a tokenizer.
-  // read_rollout_file() reads this format, so `train --rollouts` can train on the file again. A
-  // line holds one advantage per completion token, null for a token without loss.
-  // Shapes: begin [B + 1] and advantage [N], as in StepColumns and StepAdvantages: over the
-  // rollouts' loss tokens, as trained on before any correction weight.
-  // Throws: std::invalid_argument when lengths differ, naming the rollout if one is at fault;
-  // std::system_error when the lines cannot be written completely.
+  // loss_mask, turn_offsets, turn_rewards, branches, images, routed_experts where they are not
+  // empty. prompt and completion are texts with special tokens, null without a tokenizer.
+  // read_rollout_file() reads this format, so `train --rollouts` can train on the file again, but
+  // for rollouts with images in their conversations, whose pixels are not there. A line holds one
+  // advantage per completion token, null for a token without loss. Shapes: begin [B + 1] and
+  // advantage [N], as in StepColumns and StepAdvantages: over the rollouts' loss tokens, as trained
+  // on before any correction weight. Throws: std::invalid_argument when lengths differ, naming the
+  // rollout if one is at fault; std::system_error when the lines cannot be written completely.
   void write(int64_t step, std::span<const bridge::Rollout> rollouts,
              std::span<const int64_t> begin, std::span<const double> advantage);
 

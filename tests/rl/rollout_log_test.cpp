@@ -98,6 +98,23 @@ TEST_CASE("a logged rollout reads back as it was") {
   CHECK(line.at("rewards") == nlohmann::json::parse(R"([["exact_match",1.0],["length",-0.25]])"));
 }
 
+TEST_CASE("a logged rollout with images says which, and is not read back without their pixels") {
+  const test::TemporaryDirectory folder;
+  bridge::Rollout rollout = make_rollout(0);
+  rollout.images = {{std::string(32, 'a'), 8, 16, 1, 3}};
+  rollout.loss_mask = {1, 0, 0};
+  const fs::path path = folder.path() / "rollouts.jsonl";
+  write_plain(RolloutLog(path, 1), 1, {rollout});
+  const nlohmann::json image = lines_of(path).at(0)["images"].at(0);
+  CHECK(image["hash"] == std::string(32, 'a'));
+  CHECK(image["begin"] == 1);
+  CHECK(image["end"] == 3);
+  CHECK(image["height"] == 8);
+  CHECK(image["width"] == 16);
+  CHECK_THROWS_WITH(read_rollout_file(path, 1), Catch::Contains("rollouts.jsonl:1: ") &&
+                                                    Catch::Contains("whose pixels are in no file"));
+}
+
 TEST_CASE("logged routes read back, and a file's routes must be whole") {
   const test::TemporaryDirectory folder;
   const fs::path path = folder.path() / "rollouts.jsonl";
