@@ -487,6 +487,16 @@ TEST_CASE("an evaluation's images stay at the worker", "[images][worker]") {
 
 // --- both, over sockets
 
+TEST_CASE("a trainer has room for the images of one rollout at least", "[images][endpoint]") {
+  const TempDir dir;
+  TrainerOptions options = trainer_options(dir, 1);
+  options.images.worker_images = 1023;
+  CHECK_THROWS_WITH(TestTrainer(options), Contains("room for one rollout: 1024 and"));
+  options.images = {};
+  options.images.worker_bytes = options.limits.max_rollout_image_bytes;
+  CHECK_THROWS_WITH(TestTrainer(options), Contains("room for one rollout"));
+}
+
 TEST_CASE("a rollout with images reaches a trainer that restarts", "[images][endpoint]") {
   const TempDir dir;
   TrainerOptions options = trainer_options(dir, 1);
