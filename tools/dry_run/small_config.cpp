@@ -55,6 +55,8 @@ void shrink_rollouts(rl::RolloutConfig& rollout, bool images) {
   at_most(rollout.num_workers, kWorkers);
   rollout.worker_threads = 1;
   rollout.server = rl::RolloutServer::kEmbedded;
+  rollout.harness = "";  // an agent may call tools that are not here
+  rollout.harness_options = {};
   rollout.stop = "";
 }
 
