@@ -8,15 +8,26 @@
 namespace ringside::rl {
 
 int HttpThread::bind(const std::string& host, int port) {
+  socket_t bound = INVALID_SOCKET;
   // Without SO_REUSEPORT, the library's default, with which two runs could share one port.
-  http_.set_socket_options([](socket_t socket) {
+  http_.set_socket_options([&bound](socket_t socket) {
     const int yes = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    bound = socket;
   });
   if (port == 0) {
-    return std::max(0, http_.bind_to_any_port(host));
+    port = std::max(0, http_.bind_to_any_port(host));
+  } else if (!http_.bind_to_port(host, port)) {
+    port = 0;
   }
-  return http_.bind_to_port(host, port) ? port : 0;
+  http_.set_socket_options([](socket_t) {});
+  if (port != 0) {
+    // The library lets five connections wait. Of clients that connect at once the others would be
+    // reset, or try again after a second.
+    constexpr int kWaitingConnections = 1024;
+    listen(bound, kWaitingConnections);
+  }
+  return port;
 }
 
 void HttpThread::start() {

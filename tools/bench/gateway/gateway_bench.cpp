@@ -70,7 +70,9 @@ std::vector<double> play(const std::string& url, const std::string& session, int
     const auto answer = client.Post("/sessions/" + session + "/v1/chat/completions", body.dump(),
                                     "application/json");
     if (!answer || answer->status != 200) {
-      throw std::runtime_error(answer ? answer->body : "no answer");
+      throw std::runtime_error(answer ? answer->body
+                                      : "no answer to turn " + std::to_string(turn) + ": " +
+                                            httplib::to_string(answer.error()));
     }
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     messages.push_back(nlohmann::ordered_json::parse(answer->body)["choices"][0]["message"]);
