@@ -84,9 +84,8 @@ ModelReply read_reply(const TokenAnswer& answer, const std::string& stop_text,
     said = said.first(said.size() - 1);
   }
   std::string text = tokenizer.decode(said, /*skip_special=*/false);
-  if (!stop_text.empty()) {
-    text.erase(text.find(stop_text));
-  }
+  const std::size_t stop = stop_text.empty() ? std::string::npos : text.find(stop_text);
+  text = text.substr(0, stop);  // a stop text that is the stop id's is cut off already
   reply.stop_text = stop_text;
   reply.finish = answer.stopped || !stop_text.empty() ? ReplyFinish::kStop : ReplyFinish::kLength;
   ParsedMessage message = parser(text);

@@ -233,6 +233,16 @@ TEST_CASE("a stop text ends a completion with the token that completes it") {
   CHECK(ended(*session).completion_ids.size() == 5);
 }
 
+TEST_CASE("a stop text that is the model's end marker is no part of the reply either") {
+  Desk desk;
+  const auto session = desk.session();
+  desk.says("one");
+  const ModelReplies replies =
+      desk.chat(*session, ordered_json::array({message("user", "q")}), {{"stop", "<|im_end|>"}});
+  CHECK(replies.replies[0].content == "one");
+  CHECK(replies.replies[0].ids == Ids{'o', 'n', 'e', test::kTokenEnd});
+}
+
 TEST_CASE("a text completion continues recorded tokens that it begins with") {
   Desk desk;
   const auto session = desk.session();
