@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "rl/report/log.h"
+#include "rl/worker/answer_versions.h"
 
 namespace ringside::rl {
 namespace {
@@ -18,23 +19,6 @@ constexpr milliseconds kDeliveryRetry{20};
 constexpr milliseconds kRetryInstall{1000};
 constexpr milliseconds kTrustedSilence{2000};  // a server cannot restart and load weights within it
 constexpr int kMaxTries = 3;  // attempts of one sample that the server does not complete
-
-// Whether the answer carries a label of other weights than `version`. False for an answer without
-// labels.
-bool denies_version(const bridge::GenerateResult& result, int64_t version) {
-  if (!result.versions.empty()) {  // whatever the versions are
-    return std::any_of(
-        result.versions.begin(), result.versions.end(),
-        [](const bridge::LabelSpan& span) { return !bridge::version_of_label(span.label); });
-  }
-  return result.label && bridge::version_of_label(*result.label) != version;
-}
-
-// Whether the answer is labelled with `version`, by its own label or by spans whose labels are
-// versions.
-bool names_version(const bridge::GenerateResult& result, int64_t version) {
-  return (result.label || !result.versions.empty()) && !denies_version(result, version);
-}
 
 void warn(const bridge::Status& status) {
   if (!status) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
 #include "rl/report/log.h"
+#include "rl/worker/answer_versions.h"
 #include "rl/worker/make_server.h"
 #include "rl/worker/server_connection.h"
 
@@ -35,7 +37,15 @@ std::string ServerSessions::install(const std::shared_ptr<const bridge::WeightSn
 }
 
 void ServerSessions::submit(std::vector<std::shared_ptr<WaitingRequest>> requests) {
-  for (auto& request : requests) {
+  std::move(requests.begin(), requests.end(), std::back_inserter(held_));
+  send_held();
+}
+
+void ServerSessions::send_held() {
+  if (in_doubt_) {
+    return;
+  }
+  for (auto& request : std::exchange(held_, {})) {
     const int64_t number = next_number_++;
     PoolRequest sent;
     sent.sample.group_id = number;  // the pool returns it with the answer
@@ -75,6 +85,7 @@ bool ServerSessions::work() {
                                status.error().detail);
     }
     in_doubt_ = false;
+    send_held();
   }
   return !answers.empty();
 }
@@ -92,10 +103,10 @@ void ServerSessions::answer(ServedAnswer served, WaitingRequest& waiting) {
   bridge::GenerateResult& result = served.result.value();
   const bool complete = result.finish_reason == bridge::FinishReason::kStop ||
                         result.finish_reason == bridge::FinishReason::kLength;
-  const auto version = result.label ? bridge::version_of_label(*result.label) : std::nullopt;
-  if (!complete || (version && *version != installed_.version)) {
-    refuse(complete ? "the answer is of version " + std::to_string(*version)
-                    : "the server ended it");
+  const bool is_ours = !denies_version(result, installed_.version) &&
+                       (!in_doubt_ || names_version(result, installed_.version));
+  if (!complete || !is_ours) {
+    refuse("the server ended it, or answered under other weights");
     return;
   }
   if (!result.logprobs_complete) {

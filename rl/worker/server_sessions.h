@@ -16,7 +16,9 @@
 
 namespace ringside::rl {
 
-// The server is verified after each loading of weights and after each error, as ServerLoop does.
+// The server is verified after each loading of weights and after each error. After an error
+// requests wait until that has been done, and an answer that comes before counts only if it names
+// the installed version.
 // Thread safety: none.
 class ServerSessions : public SessionModel {
  public:
@@ -28,9 +30,10 @@ class ServerSessions : public SessionModel {
   void submit(std::vector<std::shared_ptr<WaitingRequest>> requests) override;
   // Blocks: after an error, until the server has been verified.
   bool work() override;
-  std::size_t running() const override { return waiting_.size(); }
+  std::size_t running() const override { return held_.size() + waiting_.size(); }
 
  private:
+  void send_held();
   bridge::GenerateRequest request_of(const TokenRequest& request, int64_t number) const;
   void answer(ServedAnswer served, WaitingRequest& waiting);
 
@@ -42,7 +45,8 @@ class ServerSessions : public SessionModel {
   std::unique_ptr<bridge::InferenceServer> control_;
   ServedWeights weights_;
   RequestPool pool_;
-  std::map<int64_t, std::shared_ptr<WaitingRequest>> waiting_;  // by number
+  std::vector<std::shared_ptr<WaitingRequest>> held_;           // not sent yet
+  std::map<int64_t, std::shared_ptr<WaitingRequest>> waiting_;  // sent, by number
   int64_t next_number_ = 0;
   bridge::Manifest installed_;
   bool in_doubt_ = false;  // an error came since the server was verified
