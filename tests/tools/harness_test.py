@@ -143,11 +143,13 @@ def play(session):
              status(host + "/v1/messages", chat, **{"x-api-key": "nobody"}),
              status(session.base_url + "/completions", b"{"),
              status(session.base_url + "/chat/completions", chat)]
-    pathlib.Path(__file__).with_name("found.json").write_text(json.dumps(found))
+    pathlib.Path(__file__).with_name(f"found-{session.id}.json").write_text(json.dumps(found))
     return 1.0
 """)
         self.finished(self.python(), "train.steps=1")
-        good, nobody, theirs, broken, chat = json.loads((self.folder / "found.json").read_text())
+        files = list(self.folder.glob("found-*.json"))  # one a session: they run at the same time
+        self.assertEqual(len(files), 8)
+        good, nobody, theirs, broken, chat = json.loads(files[0].read_text())
         self.assertEqual(good[0], 200)
         self.assertEqual(nobody[0], 404)
         self.assertIn("no session 'nobody'", nobody[1]["error"]["message"])
