@@ -36,14 +36,28 @@ struct ModelConfig {
   VisionPart vision = VisionPart::kFrozen;
 };
 
+// Prompts by how often they were solved. mode none = each prompt once a pass.
+struct CurriculumConfig {
+  std::string mode = "none";
+  double easy_above = 0.9;
+  double hard_below = 0.1;
+  double easy_share = 0.1;
+  double hard_share = 0.2;
+};
+
 struct DataConfig {
   std::string train;
   std::string eval;
   std::string sft;
   std::string sft_eval;
+  std::string preferences;
+  std::string preferences_eval;
+  std::string chosen_key = "chosen";
+  std::string rejected_key = "rejected";
   int64_t max_length = 0;
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
+  std::string answer_after;
   std::string image_key;
   int64_t max_image_pixels = 0;
   std::string completion_key = "completion";
@@ -56,6 +70,7 @@ struct DataConfig {
   AddSpecialTokens add_special_tokens = AddSpecialTokens::kAuto;
   OnOverlong on_overlong = OnOverlong::kError;
   bool shuffle = true;
+  CurriculumConfig curriculum;
 };
 
 // Options of the rewards that rollout.reward names.
@@ -69,6 +84,12 @@ struct RewardOptionsConfig {
   int64_t code_memory_mb = 1024;
   std::string http_url;
   double http_timeout_s = 30.0;
+  std::string judge_url;
+  std::string judge_model;
+  std::string judge_rubric;
+  std::string judge_api_key_file;
+  int64_t judge_concurrency = 16;
+  double judge_timeout_s = 60.0;
   std::string python_command = "python3";
   int64_t python_processes = 1;
   double python_timeout_s = 60.0;
@@ -115,6 +136,8 @@ struct RolloutConfig {
   ServerConfig server_options;
   std::string harness;
   HarnessConfig harness_options;
+  std::string environment;
+  std::string environment_options;
   int64_t num_workers = 1;
   int64_t worker_threads = 1;
   int64_t cache_mb = 0;
@@ -140,6 +163,7 @@ struct CorrectionConfig {
   double high = 2.0;
   double token_high = 0.0;
   double opsm_delta = 0.0;
+  std::string reject;
 };
 
 // Shaping of a sample's total reward before the advantages.
@@ -156,6 +180,34 @@ struct CriticConfig {
   double value_clip = 0.5;
   int64_t warmup_steps = 0;
   double max_grad_norm = 1.0;
+  int64_t num_iterations = 0;
+  int64_t num_mini_batches = 0;
+};
+
+// A teacher that the policy is distilled from. teacher and teacher_url empty = none.
+struct DistillationConfig {
+  std::string teacher;
+  std::string teacher_url;
+  double coef = 1.0;
+  DistillationOver over = DistillationOver::kSampledToken;
+  DistillationDivergence divergence = DistillationDivergence::kReverseKl;
+  int64_t top_k = 64;
+  double mixture = 0.5;
+};
+
+// algorithm.task: dpo and reward_model.
+struct PreferenceConfig {
+  PreferenceLoss loss = PreferenceLoss::kSigmoid;
+  double beta = 0.1;
+  double label_smoothing = 0.0;
+  double sft_coef = 0.0;
+  double center_coef = 0.0;
+};
+
+// Samples of a step drawn anew by their rewards (PF-PPO). method none = all are used once.
+struct ResamplingConfig {
+  std::string method = "none";
+  double power = 2.0;
 };
 
 struct AlgorithmConfig {
@@ -189,6 +241,9 @@ struct AlgorithmConfig {
   OldLogprobs old_logprobs = OldLogprobs::kRecompute;
   RouterReplay router_replay = RouterReplay::kNone;
   CorrectionConfig correction;
+  DistillationConfig distillation;
+  PreferenceConfig preference;
+  ResamplingConfig resampling;
   DynamicSampling dynamic_sampling = DynamicSampling::kNone;
   int64_t dynamic_sampling_rounds = 10;
   int64_t num_iterations = 1;
@@ -212,7 +267,16 @@ struct LoraConfig {
   LoraPublish publish = LoraPublish::kMerged;
 };
 
+// Matrices' optimizer with optimizer.kind muon.
+struct MuonConfig {
+  double momentum = 0.95;
+  bool nesterov = true;
+  int64_t newton_schulz_steps = 5;
+  MuonScale scale = MuonScale::kMatchAdamW;
+};
+
 struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-6;
   LrDecay lr_schedule = LrDecay::kConstant;
   int64_t warmup_steps = 0;
@@ -224,6 +288,7 @@ struct OptimizerConfig {
   WeightDecayOf weight_decay_of = WeightDecayOf::kMatrices;
   double max_grad_norm = 1.0;
   OptimizerOffload offload = OptimizerOffload::kNone;
+  MuonConfig muon;
 };
 
 struct TrainConfig {
@@ -231,6 +296,7 @@ struct TrainConfig {
   int64_t epochs = 0;
   int64_t tokens_per_micro_batch = 16384;
   int64_t num_mini_batches = 1;
+  bool shuffle_mini_batches = false;
   int64_t batch_size = 32;
   int64_t threads = 0;
 };

@@ -31,7 +31,16 @@ enum class VisionPart { kFrozen, kMergers, kTrained };
 enum class OptimizerOffload { kNone, kMoments, kFull };
 enum class LoraBase { kModel, kNf4, kInt8 };
 enum class LoraPublish { kMerged, kAdapter };
-enum class Task { kRl, kSft };
+enum class Task { kRl, kSft, kDpo, kRewardModel };
+enum class OptimizerKind { kAdamW, kMuon };
+// Factor of Muon's orthogonal update of a matrix: sqrt(max(1, rows / columns)), or
+// 0.2 sqrt(max(rows, columns)), the size of AdamW's.
+enum class MuonScale { kSpectral, kMatchAdamW };
+// What the divergence from a teacher is computed over: the sampled token, the teacher's k most
+// likely tokens, the whole vocabulary.
+enum class DistillationOver { kSampledToken, kTopK, kVocabulary };
+enum class DistillationDivergence { kReverseKl, kForwardKl, kJensenShannon };
+enum class PreferenceLoss { kSigmoid, kIpo, kHinge };
 enum class KlEstimator {
   kK1,
   kAbs,
@@ -144,7 +153,29 @@ struct EnumNames<ModelInit> {
 };
 template <>
 struct EnumNames<Task> {
-  static constexpr std::array<std::string_view, 2> kNames = {"rl", "sft"};
+  static constexpr std::array<std::string_view, 4> kNames = {"rl", "sft", "dpo", "reward_model"};
+};
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr std::array<std::string_view, 2> kNames = {"adamw", "muon"};
+};
+template <>
+struct EnumNames<MuonScale> {
+  static constexpr std::array<std::string_view, 2> kNames = {"spectral", "match_adamw"};
+};
+template <>
+struct EnumNames<DistillationOver> {
+  static constexpr std::array<std::string_view, 3> kNames = {"sampled_token", "top_k",
+                                                             "vocabulary"};
+};
+template <>
+struct EnumNames<DistillationDivergence> {
+  static constexpr std::array<std::string_view, 3> kNames = {"reverse_kl", "forward_kl",
+                                                             "jensen_shannon"};
+};
+template <>
+struct EnumNames<PreferenceLoss> {
+  static constexpr std::array<std::string_view, 3> kNames = {"sigmoid", "ipo", "hinge"};
 };
 template <>
 struct EnumNames<KlEstimator> {
