@@ -253,7 +253,8 @@ void add_configuration(PageJson& page, const std::vector<ReportRun>& runs) {
   }
   const bool single = runs.size() == 1;
   if (single) {
-    columns.insert(columns.begin(), {"default", flat_values("defaults", dump(Config{}))});
+    const Config defaults;
+    columns.insert(columns.begin(), {"default", flat_values("defaults", dump(defaults))});
   }
   std::set<std::string> keys;
   for (const auto& [name, values] : columns) {
