@@ -80,19 +80,25 @@ void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
-// Evaluation by the rollout workers.
+// Who samples the completions of an evaluation.
 void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.eval.by != EvalBy::kWorkers) {
+    if (!c.rollout.harness.empty() && c.algorithm.task == Task::kRl && c.eval.every > 0) {
+      mistakes.push_back({"eval.by",
+                          "is embedded, but with rollout.harness only workers make samples; "
+                          "expected workers, or eval.every 0"});
+    }
     return;
   }
   if (c.algorithm.task == Task::kSft) {
     mistakes.push_back({"eval.by",
                         "is workers, but algorithm.task sft has none: it computes the loss on "
                         "data.sft_eval; expected eval.by embedded"});
-  } else if (c.rollout.reward == "worker") {
+  } else if (c.rollout.reward == "worker" && c.rollout.harness.empty()) {
     mistakes.push_back({"eval.by",
                         "is workers, but rollout.reward is worker: only Ringside's own workers "
-                        "evaluate, with the rewards of the recipe; expected rewards by name"});
+                        "evaluate, with the rewards of the recipe or of rollout.harness; expected "
+                        "rewards by name"});
   } else if (c.rollout.server == RolloutServer::kLlamaCpp && c.eval.temperature != 1.0) {
     mistakes.push_back({"eval.by",
                         "is workers, but rollout.server llama_cpp samples at temperature 1 only; "

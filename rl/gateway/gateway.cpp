@@ -83,6 +83,7 @@ ordered_json Gateway::claimed(const Session& session) {
           {"group", sample.group_id},
           {"sample", sample.sample_index},
           {"group_size", sample.group_size},
+          {"evaluation", sample.held_out >= 0},
           {"record", session.data_record()}};
 }
 

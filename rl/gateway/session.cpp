@@ -7,13 +7,13 @@
 namespace ringside::rl {
 
 Session::Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json data_record,
-                 SessionLimits limits, uint64_t seed, double temperature)
+                 SessionLimits limits, uint64_t seed, const StatedSampling& sampling)
     : id_(std::move(id)),
       sample_(sample),
       data_record_(std::move(data_record)),
       limits_(std::move(limits)),
       seed_(seed),
-      temperature_(temperature) {}
+      sampling_(sampling) {}
 
 std::vector<TokenRequest> Session::begin(const ChatTurns::Context& context, int64_t max_tokens,
                                          int64_t count) {
@@ -27,7 +27,7 @@ std::vector<TokenRequest> Session::begin(const ChatTurns::Context& context, int6
                                   " samples (rollout.harness_options.max_turns)");
   }
   TokenRequest request{tokens_.sequence(context.end), std::min(max_tokens, limits_.max_new_tokens),
-                       0, temperature_};
+                       0, sampling_};
   request.prompt.insert(request.prompt.end(), context.ids.begin(), context.ids.end());
   if (request.prompt.empty()) {
     throw RequestRefused(400, "the prompt has no tokens");

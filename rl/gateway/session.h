@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "rl/data/held_out_prompts.h"
 #include "rl/gateway/chat_turns.h"
 #include "rl/gateway/token_tree.h"
 #include "rollout_bridge/worker/worker_queue.h"
@@ -33,7 +34,7 @@ struct TokenRequest {
   std::vector<int64_t> prompt;
   int64_t max_tokens = 0;
   uint64_t seed = 0;
-  double temperature = 1;
+  StatedSampling sampling = {};
 };
 
 struct TokenAnswer {
@@ -60,10 +61,10 @@ class Session {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // data_record: what the harness gets of its prompt. seed: of the sample. temperature: 0 is
-  // greedy.
+  // data_record: what the harness gets of its prompt. seed: of the sample. sampling: of all
+  // requests.
   Session(std::string id, bridge::GrantedSample sample, nlohmann::ordered_json data_record,
-          SessionLimits limits, uint64_t seed, double temperature);
+          SessionLimits limits, uint64_t seed, const StatedSampling& sampling);
 
   const std::string& id() const { return id_; }
   const bridge::GrantedSample& sample() const { return sample_; }
@@ -101,7 +102,7 @@ class Session {
   const nlohmann::ordered_json data_record_;
   const SessionLimits limits_;
   const uint64_t seed_;
-  const double temperature_;
+  const StatedSampling sampling_;
 
   mutable std::mutex mutex_;  // guards what follows
   TokenTree tokens_;

@@ -37,6 +37,7 @@ class Session:
         self.model = claimed["model"]
         self.record = claimed["record"]
         self.group, self.sample = claimed["group"], claimed["sample"]
+        self.evaluation = claimed["evaluation"]  # of a held-out record
 
     def chat(self, messages, **fields):
         """The answer of /chat/completions, without a client package."""

@@ -112,17 +112,18 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
       tokenizer ? held_out_of_workers(config, *tokenizer) : HeldOutPrompts();
   options.settings =
       shared_settings(config, model, prompts, held_out, known_stop_ids(config, model, tokenizer));
+  const bool known_ids = config.rollout.harness.empty();  // a harness writes prompts of its own
   std::vector<std::vector<int64_t>> held_out_ids;
   for (const HeldOutSet& set : held_out.sets()) {
-    for (const Prompt& prompt : set.prompts) {
-      held_out_ids.push_back(prompt_ids(prompt, prompt_rules(config), *tokenizer));
+    for (std::size_t i = 0; known_ids && i < set.prompts.size(); ++i) {
+      held_out_ids.push_back(prompt_ids(set.prompts[i], prompt_rules(config), *tokenizer));
     }
   }
   std::unique_ptr<GrantedPrompts> granted;
   std::unique_ptr<GrantedAnswers> answers;
   if (!prompts.prompts.empty() && tokenizer) {
     answers = std::make_unique<GrantedAnswers>(config, prompts);
-    if (config.rollout.harness.empty()) {  // a harness writes prompts of its own
+    if (known_ids) {
       granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
     }
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <utility>
 
 #include "engine/generate/generator.h"
@@ -32,12 +31,15 @@ void DecoderSessions::submit(std::vector<std::shared_ptr<WaitingRequest>> reques
 }
 
 bool DecoderSessions::work() {
-  // Those of one temperature are one batch; training and evaluation may have two.
-  std::map<double, std::vector<std::shared_ptr<WaitingRequest>>> batches;
-  for (auto& request : std::exchange(waiting_, {})) {
-    batches[request->request.temperature].push_back(std::move(request));
-  }
-  for (const auto& [temperature, requests] : batches) {
+  std::vector<std::shared_ptr<WaitingRequest>> waiting = std::exchange(waiting_, {});
+  const bool answers_any = !waiting.empty();
+  while (!waiting.empty()) {
+    // Those that are sampled alike are one batch; training and evaluation may differ.
+    const StatedSampling sampling = waiting.front()->request.sampling;
+    const auto others = std::ranges::stable_partition(
+        waiting, [&](const auto& request) { return request->request.sampling == sampling; });
+    const std::vector requests(waiting.begin(), others.begin());
+    waiting.erase(waiting.begin(), others.begin());
     try {
       std::vector<TokenAnswer> answers = complete(requests);
       for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -50,7 +52,7 @@ bool DecoderSessions::work() {
       }
     }
   }
-  return !batches.empty();
+  return answers_any;
 }
 
 std::vector<TokenAnswer> DecoderSessions::complete(
@@ -63,9 +65,10 @@ std::vector<TokenAnswer> DecoderSessions::complete(
     seeds.push_back(one->request.seed);
     limits.push_back(one->request.max_tokens);
   }
-  const engine::SamplingParams params{.temperature = requests.front()->request.temperature,
-                                      .top_p = config_.top_p,
-                                      .top_k = config_.top_k,
+  const StatedSampling& sampling = requests.front()->request.sampling;
+  const engine::SamplingParams params{.temperature = sampling.temperature,
+                                      .top_p = sampling.top_p,
+                                      .top_k = sampling.top_k,
                                       .max_new_tokens = std::ranges::max(limits),
                                       .stop_ids = stops_};
   engine::GenerateOptions options;

@@ -60,7 +60,7 @@ bridge::GenerateRequest ServerSessions::request_of(const TokenRequest& request,
   bridge::GenerateRequest sent;
   sent.prompt_ids = request.prompt;
   sent.max_tokens = request.max_tokens;
-  sent.sampling = sampling_settings(stated_sampling(config_));
+  sent.sampling = sampling_settings(request.sampling);
   sent.stop_ids = stops_;
   sent.seed = static_cast<int64_t>(request.seed >> 1);  // servers read it as a signed number
   const std::string version =

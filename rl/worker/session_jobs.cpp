@@ -31,7 +31,11 @@ SessionJobs::SessionJobs(const Config& config, std::string worker_id,
           engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json")),
       stops_(stop_ids(config, model, tokenizer_)),
       jobs_(config),
-      records_(config.data.train) {}
+      records_(config.data.train) {
+  for (const HeldOutSet& set : jobs_.held_out().sets()) {
+    held_out_records_.emplace_back(set.set.files);
+  }
+}
 
 std::shared_ptr<Session> SessionJobs::session_of(const bridge::GrantedSample& sample) {
   const SampleJob job = jobs_.of(sample);
@@ -39,8 +43,11 @@ std::shared_ptr<Session> SessionJobs::session_of(const bridge::GrantedSample& sa
                              .max_new_tokens = config_.rollout.max_completion_tokens,
                              .max_tokens = engine::num_positions(model_),
                              .vocab_size = model_.vocab_size};
-  return std::make_shared<Session>(session_name(sample), sample, records_.record(job.prompt.record),
-                                   limits, job.seed, job.sampling.temperature);
+  RecordSet& records = job.is_held_out()
+                           ? held_out_records_[jobs_.held_out().place_of(sample.held_out).set]
+                           : records_;
+  return std::make_shared<Session>(session_name(sample), sample, records.record(job.prompt.record),
+                                   limits, job.seed, job.sampling);
 }
 
 bridge::Rollout SessionJobs::rollout_of(const Session& session, int64_t version) {

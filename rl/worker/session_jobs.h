@@ -41,7 +41,8 @@ class SessionJobs : public SessionMaker {
   engine::Tokenizer tokenizer_;
   std::vector<int64_t> stops_;
   SampleJobs jobs_;
-  RecordSet records_;
+  RecordSet records_;                        // of data.train
+  std::vector<RecordSet> held_out_records_;  // by set, where workers evaluate
   std::unique_ptr<HarnessProcess> harness_;
 };
 

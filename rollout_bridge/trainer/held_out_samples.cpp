@@ -1,5 +1,6 @@
 #include "rollout_bridge/trainer/held_out_samples.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <stdexcept>
@@ -91,7 +92,9 @@ void HeldOutSamples::deliver(const Rollout& rollout) {
   Sample& sample = samples_[index_of(rollout)];
   sample.delivered = true;
   sample.result.finish_reason = rollout.finish_reason;
-  sample.result.tokens = static_cast<int64_t>(rollout.completion_ids.size());
+  const std::vector<uint8_t>& mask = rollout.loss_mask;
+  sample.result.tokens = mask.empty() ? static_cast<int64_t>(rollout.completion_ids.size())
+                                      : std::count(mask.begin(), mask.end(), 1);
   if (!has_failed(rollout)) {
     sample.result.rewards = rollout.rewards;
   }

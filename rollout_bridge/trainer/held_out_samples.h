@@ -24,7 +24,7 @@ namespace ringside::bridge {
 struct HeldOutSample {
   int64_t prompt = -1;                                       // number of the held-out prompt
   std::vector<std::pair<std::string, double>> rewards = {};  // empty: it failed at every attempt
-  int64_t tokens = 0;                                        // of the completion
+  int64_t tokens = 0;                                        // sampled ones
   FinishReason finish_reason = FinishReason::kError;
 };
 

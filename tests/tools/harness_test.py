@@ -78,6 +78,37 @@ def play(session):
             self.assertEqual(rollout["attempt"], int(rollout["sample_index"] == 1))
         self.assertIn("rewards/tokens/mean", self.lines("metrics.jsonl")[0])
 
+    def test_held_out_records_are_played_by_the_harness_greedily(self):
+        self.agent.write_text("""
+import json, pathlib
+
+def play(session):
+    prompt = session.record["prompt"]
+    texts = [session.complete(prompt, max_tokens=4)["choices"][0]["text"] for _ in range(2)]
+    with open(pathlib.Path(__file__).with_name("played"), "a") as file:
+        file.write(json.dumps([session.evaluation, prompt, *texts]) + "\\n")
+    return 1.0 if session.evaluation else 0.25 * session.sample
+""")
+        held_out = self.data / "held_out.jsonl"
+        self.finished(self.python(), f"data.eval={held_out}", "eval.every=2", "eval.by=workers", "eval.max_prompts=5")
+        steps = self.lines("metrics.jsonl")
+        evaluated = [line for line in steps if "eval_reward" in line]
+        self.assertEqual([(line["step"], line["eval_reward"], line["eval/length"]) for line in evaluated],
+                         [(0, 1.0, 8.0), (2, 1.0, 8.0)])
+        self.assertEqual([line["reward"] for line in steps if line["step"] > 0], [0.375, 0.375])
+        played = [json.loads(line) for line in (self.folder / "played").read_text().splitlines()]
+        prompts = [json.loads(line)["prompt"] for line in held_out.read_text().splitlines()][:5]
+        self.assertEqual(sorted(prompt for evaluation, prompt, *_ in played if evaluation), sorted(prompts * 2))
+        self.assertTrue(all(first == second for evaluation, _, first, second in played if evaluation))
+        self.assertFalse(all(first == second for evaluation, _, first, second in played if not evaluation))
+
+    def test_an_evaluation_that_no_harness_could_play_is_refused(self):
+        self.agent.write_text("def play(session):\n    return 1.0\n")
+        done = subprocess.run(self.command("check", self.python(), "eval.every=1", f"data.eval={self.data / 'held_out.jsonl'}"),
+                              capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertRegex(done.stdout + done.stderr, r"eval\.by.* is embedded, but with rollout\.harness")
+
     def url(self, run: subprocess.Popen) -> str:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:

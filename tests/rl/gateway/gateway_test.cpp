@@ -47,8 +47,9 @@ class Desk {
     bridge::GrantedSample sample;
     sample.group_id = 3;
     sample.sample_index = next_session_++;
-    auto session = std::make_shared<Session>("s" + std::to_string(next_session_), sample,
-                                             ordered_json{{"prompt", "q"}}, limits, 5, 1.0);
+    auto session =
+        std::make_shared<Session>("s" + std::to_string(next_session_), sample,
+                                  ordered_json{{"prompt", "q"}}, limits, 5, StatedSampling{});
     desk_.open(session);
     return session;
   }

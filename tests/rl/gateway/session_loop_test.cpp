@@ -54,7 +54,8 @@ class FakeMaker final : public SessionMaker {
   std::shared_ptr<Session> session_of(const bridge::GrantedSample& sample) override {
     const std::string id = std::to_string(sample.group_id) + std::to_string(sample.sample_index);
     return std::make_shared<Session>(id, sample, nullptr,
-                                     SessionLimits{.max_turns = 9, .max_new_tokens = 9}, 1, 1.0);
+                                     SessionLimits{.max_turns = 9, .max_new_tokens = 9}, 1,
+                                     StatedSampling{});
   }
   bridge::Rollout rollout_of(const Session& session, int64_t version) override {
     const bridge::GrantedSample& sample = session.sample();

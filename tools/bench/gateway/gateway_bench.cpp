@@ -94,7 +94,8 @@ void measure(const Options& options, int64_t sessions, ChatText& text) {
     sample.sample_index = static_cast<int32_t>(s);
     desk.open(std::make_shared<Session>(
         std::to_string(s), sample, nullptr,
-        SessionLimits{.max_turns = options.turns, .max_new_tokens = options.new_tokens}, 1, 1.0));
+        SessionLimits{.max_turns = options.turns, .max_new_tokens = options.new_tokens}, 1,
+        StatedSampling{}));
   }
   std::mutex mutex;
   std::vector<double> times;
