@@ -10,9 +10,28 @@
 #include <utility>
 
 namespace ringside::engine {
+namespace {
 
-AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options)
-    : units_(std::move(units)), options_(options), moments_(units_) {
+std::optional<Muon> made_muon(const std::vector<ParamUnit*>& units, const AdamWOptions& options,
+                              std::optional<MuonMatrices> matrices) {
+  TORCH_CHECK(options.muon.has_value() == matrices.has_value(),
+              "AdamW: options of Muon and the matrices that it updates come together");
+  if (!matrices) {
+    return std::nullopt;
+  }
+  TORCH_CHECK(matrices->of_unit.size() == units.size(), "AdamW: matrices of ",
+              matrices->of_unit.size(), " units for ", units.size());
+  return Muon(*options.muon, std::move(*matrices));
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<ParamUnit*> units, AdamWOptions options,
+             std::optional<MuonMatrices> matrices)
+    : units_(std::move(units)),
+      options_(options),
+      muon_(made_muon(units_, options, std::move(matrices))),
+      moments_(units_, second_elements()) {
   TORCH_CHECK(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
               "AdamW: betas must be in [0, 1), got ", options.beta1, " and ", options.beta2);
   TORCH_CHECK(options.eps >= 0 && options.weight_decay >= 0,
@@ -43,7 +62,9 @@ void AdamW::step(double learning_rate, const GradientScale& gradients) {
     }
     units_[u]->gathered().await_readers(
         c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-    update(u, moments_.borrow(u), learning_rate, factors);
+    const Moments moments = moments_.borrow(u);
+    update(u, moments, learning_rate, factors);
+    update_matrices(u, moments, learning_rate, factors);
     moments_.give_back(u);
     // The fused kernel does not: a backward of weights that it replaced shall be an error.
     units_[u]->flat().unsafeGetTensorImpl()->bump_version();
@@ -60,9 +81,8 @@ void AdamW::update(std::size_t u, const Moments& moments, double learning_rate,
   if (factors.scale.defined()) {
     flat_grad.mul_(factors.scale);
   }
-  const auto params = unit.storage().slices(), grads = unit.storage().slices_of(flat_grad);
-  const auto firsts = unit.storage().slices_of(moments.exp_avg),
-             seconds = unit.storage().slices_of(moments.exp_avg_sq);
+  const auto params = slices_of(u, unit.flat().detach()), grads = slices_of(u, flat_grad);
+  const auto firsts = slices_of(u, moments.exp_avg), seconds = second_slices(u, moments.exp_avg_sq);
   const at::Tensor step = at::full({}, static_cast<double>(step_count_),
                                    flat_grad.options().dtype(at::kFloat).pinned_memory(false));
   const auto if_defined = [](const at::Tensor& tensor) {
@@ -85,6 +105,59 @@ void AdamW::update(std::size_t u, const Moments& moments, double learning_rate,
                         if_defined(factors.divisor), if_defined(factors.skip));
     }
   }
+}
+
+void AdamW::update_matrices(std::size_t u, const Moments& moments, double learning_rate,
+                            const Factors& factors) {
+  if (!muon_) {
+    return;
+  }
+  const UnitStorage& storage = units_[u]->storage();
+  const at::Tensor flat_grad = storage.grad();
+  for (std::size_t i = 0; factors.divisor.defined() && i < storage.layout().specs().size(); ++i) {
+    if (is_muons(u, i)) {
+      for (const NamedSlice& slice : storage.slices_of(flat_grad, i)) {
+        slice.values.div_(factors.divisor);
+      }
+    }
+  }
+  muon_->update(u, *units_[u], moments.exp_avg,
+                {learning_rate, options_.weight_decay, factors.skip});
+}
+
+bool AdamW::is_muons(std::size_t u, std::size_t i) const { return muon_ && muon_->updates(u, i); }
+
+std::vector<NamedSlice> AdamW::slices_of(std::size_t u, const at::Tensor& buffer) const {
+  const UnitStorage& storage = units_.at(u)->storage();
+  std::vector<NamedSlice> slices;
+  for (std::size_t i = 0; i < storage.layout().specs().size(); ++i) {
+    if (!is_muons(u, i)) {
+      std::ranges::move(storage.slices_of(buffer, i), std::back_inserter(slices));
+    }
+  }
+  return slices;
+}
+
+std::vector<NamedSlice> AdamW::second_slices(std::size_t u, const at::Tensor& exp_avg_sq) const {
+  std::vector<NamedSlice> slices = slices_of(u, units_[u]->flat().detach());
+  int64_t begin = 0;
+  for (NamedSlice& slice : slices) {
+    const int64_t elements = slice.values.numel();
+    slice.values = exp_avg_sq.narrow(0, begin, elements);
+    begin += elements;
+  }
+  return slices;
+}
+
+std::vector<int64_t> AdamW::second_elements() const {
+  std::vector<int64_t> all;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    int64_t& elements = all.emplace_back(0);
+    for (const NamedSlice& slice : slices_of(u, units_[u]->flat().detach())) {
+      elements += slice.values.numel();
+    }
+  }
+  return all;
 }
 
 void AdamW::set_step_count(int64_t count) {
@@ -110,7 +183,7 @@ std::vector<NamedSlice> AdamW::named_state(std::size_t unit) const {
   };
   const Moments& stored = moments_.stored(unit);
   add("exp_avg.", units_.at(unit)->storage().slices_of(stored.exp_avg));
-  add("exp_avg_sq.", units_[unit]->storage().slices_of(stored.exp_avg_sq));
+  add("exp_avg_sq.", second_slices(unit, stored.exp_avg_sq));
   return state;
 }
 

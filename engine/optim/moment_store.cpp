@@ -30,12 +30,12 @@ const ParamUnit& first_of(const std::vector<ParamUnit*>& units) {
 
 }  // namespace
 
-MomentStore::MomentStore(const std::vector<ParamUnit*>& units)
+MomentStore::MomentStore(const std::vector<ParamUnit*>& units, const std::vector<int64_t>& seconds)
     : units_(units), returned_(first_of(units).storage().context().device.type()) {
-  for (const ParamUnit* unit : units_) {
-    const at::TensorOptions options = unit->storage().context().moment_options();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const at::TensorOptions options = units_[u]->storage().context().moment_options();
     stored_.push_back(
-        {at::zeros(unit->flat().sizes(), options), at::zeros(unit->flat().sizes(), options)});
+        {at::zeros(units_[u]->flat().sizes(), options), at::zeros({seconds.at(u)}, options)});
   }
   borrowed_.resize(units_.size());
   const ParamUnit& first = *units_.front();

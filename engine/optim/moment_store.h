@@ -1,4 +1,4 @@
-// AdamW's moments, on the device of the weights or in host memory.
+// The optimizer's moments, on the device of the weights or in host memory.
 //
 // Source: ZeRO-Offload, Ren et al. 2021.
 #pragma once
@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -14,10 +15,10 @@
 
 namespace ringside::engine {
 
-// Both moments of one unit, in the master dtype.
+// The moments of one unit, in the master dtype.
 struct Moments {
-  at::Tensor exp_avg;  // of the unit's flat() layout
-  at::Tensor exp_avg_sq;
+  at::Tensor exp_avg;     // of the unit's flat() layout
+  at::Tensor exp_avg_sq;  // one run of elements
 };
 
 // A step borrows the units' moments one after another, in order. Moments in host memory travel to
@@ -25,8 +26,9 @@ struct Moments {
 // Thread safety: none.
 class MomentStore {
  public:
-  // Zeros. At least one unit; they must outlive the store.
-  explicit MomentStore(const std::vector<ParamUnit*>& units);
+  // Zeros. At least one unit; they must outlive the store. seconds: elements of each unit's
+  // exp_avg_sq.
+  MomentStore(const std::vector<ParamUnit*>& units, const std::vector<int64_t>& seconds);
 
   // The moments of unit u where its weights are.
   // Blocks: never; the current stream waits for them.

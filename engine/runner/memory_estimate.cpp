@@ -9,6 +9,7 @@
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/models/decoder.h"
+#include "engine/optim/muon.h"
 #include "engine/runner/layers_memory.h"
 #include "engine/vision/vision_cost.h"
 
@@ -28,9 +29,37 @@ struct RankElements {
   // Of all layers, and of all that the rank has.
   int64_t dense = 0, dense_layers = 0, experts = 0, parameters = 0, head_parameters = 0;
   int64_t whole = 0;  // of `dense`: those that several tensor ranks use whole
+  // Of `dense`, `whole` and `experts`: matrices of layers. The largest one, and the largest unit of
+  // a layer on all tensor ranks together.
+  int64_t matrices = 0, whole_matrices = 0, expert_matrices = 0, largest_matrix = 0, whole_unit = 0;
   // Of a tower: its parts that are constant beside trained ones, which are not in `dense`; its
   // units.
   int64_t constant = 0, patch_embedding = 0, block = 0, merger = 0, mergers = 0;
+
+  // specs: of a layer without its experts.
+  void add_matrices(const std::vector<ParamSpec>& specs, int64_t tensor_ranks) {
+    std::vector<ParamSpec> found;
+    std::ranges::copy_if(specs, std::back_inserter(found),
+                         [](const ParamSpec& spec) { return spec.shape.size() == 2; });
+    const OwnElements own = own_elements(found, tensor_ranks);
+    matrices += own.all();
+    whole_matrices += own.whole;
+    for (const ParamSpec& spec : found) {
+      largest_matrix = std::max(largest_matrix, spec.numel());
+    }
+    whole_unit = std::max(whole_unit, elements(specs));
+  }
+  // specs: of a unit of a layer's experts. mine: experts of the rank.
+  void add_expert_matrices(const std::vector<ParamSpec>& specs, const ExpertsConfig& config,
+                           int64_t mine) {
+    const bool stack = config.kind == ExpertKind::kClamped;
+    for (const ParamSpec& spec : specs) {
+      if (spec.shape.size() == (stack ? 3 : 2)) {
+        largest_matrix = std::max(largest_matrix, spec.numel() / (stack ? config.count : 1));
+        expert_matrices += spec.numel() / config.count * mine;
+      }
+    }
+  }
 
   void add_tower_unit(const UnitSpecs& unit, int64_t of_unit) {
     if (unit.role == UnitRole::kVisionMerger) {
@@ -54,7 +83,9 @@ RankElements count_elements(const ModelConfig& c, const PassShape& p, const Stag
     int64_t of_all = 0;  // of all experts
     for (const std::vector<ParamSpec>& specs : layer.experts_specs()) {
       of_all += elements(specs);
+      e.add_expert_matrices(specs, c.experts, mine);
     }
+    e.add_matrices(layer.specs(), p.tensor_ranks);
     const int64_t experts = of_all > 0 ? of_all / c.experts.count * mine : 0;
     all_layers += elements(layer.specs()) + of_all;
     e.experts += experts;
@@ -69,6 +100,7 @@ RankElements count_elements(const ModelConfig& c, const PassShape& p, const Stag
   e.experts_layer = e.layer_parameters - e.dense_layer;
   if (stage.layers.empty()) {
     e.experts = e.dense_layers = all_layers = e.whole = 0;
+    e.matrices = e.whole_matrices = e.expert_matrices = e.largest_matrix = e.whole_unit = 0;
   }
   const int64_t table = c.vocab_size * c.hidden_size;
   e.head_parameters = stage.scores ? words * c.hidden_size : 0;
@@ -101,6 +133,7 @@ class Sizes {
     };
     compute_ = bytes(context.compute);
     master_ = bytes(context.master);
+    directions_ = bytes(direction_dtype(context));
     sums_ = std::max<int64_t>(4, compute_);
     casts_ = context.compute != context.master && !shape.adapters;  // frozen ones are cast once
     stage_ = shape.stage.value_or(whole_stage(config));
@@ -175,6 +208,21 @@ class Sizes {
     return m;
   }
 
+  // In Muon's update of the largest unit of a layer.
+  MemoryEstimate in_update() const {
+    MemoryEstimate m = states();
+    const int64_t unit = std::max(e_.dense_layer, e_.experts_layer);
+    const int64_t own = share(unit, p_.state.shard_ranks);
+    const int64_t batch = std::min(unit, std::max(kMuonBatchElements, e_.largest_matrix));
+    m.gradients = p_.state.masters_on_host ? 0 : stored() * master_;
+    m.gathered = keeps_gathered() ? kept_gathered() : 0;
+    // Of this rank, gathered over the shard, and over tensor ranks; then of a batch the stacked
+    // ones, two iterates and two Gram matrices, which are square and no larger.
+    m.working = directions_ * (2 * own + (sharded() ? unit : 0) +
+                               (p_.tensor_ranks > 1 ? 2 * e_.whole_unit : 0) + 5 * batch);
+    return m;
+  }
+
   // In the forward of the vision tower, before anything of the micro-batch is kept. What a trained
   // one keeps there is still kept in its backward.
   MemoryEstimate in_tower_forward() const {
@@ -205,6 +253,8 @@ class Sizes {
   }
   // Of a tower; zeros without.
   const VisionCost& tower() const { return tower_; }
+
+  bool updates_by_muon() const { return p_.state.muon && p_.trains && layers() > 0; }
 
   // What a stage holds of an input between its forward and its backward, on the device and in host
   // memory.
@@ -313,6 +363,13 @@ class Sizes {
     return share(e_.dense - e_.whole, p_.state.shard_ranks) + share(e_.whole, of_whole) +
            share(e_.experts, p_.state.expert_shard_ranks);
   }
+  // Those of them whose second moment Muon does without.
+  int64_t stored_matrices() const {
+    const int64_t of_whole = sharded() ? p_.state.shard_ranks * p_.tensor_ranks : 1;
+    return share(e_.matrices - e_.whole_matrices, p_.state.shard_ranks) +
+           share(e_.whole_matrices, of_whole) +
+           share(e_.expert_matrices, p_.state.expert_shard_ranks);
+  }
   int64_t own_words() const { return share(c_.vocab_size, p_.tensor_ranks); }
   // Whether this rank's experts are gathered for use.
   bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
@@ -345,7 +402,7 @@ class Sizes {
     (state.parameters_on_host ? m.host : m.weights) += constants;
     if (p_.trains) {
       const bool off = state.moments_on_host || state.masters_on_host;
-      (off ? m.host : m.moments) += 2 * masters;
+      (off ? m.host : m.moments) += 2 * masters - (state.muon ? stored_matrices() * master_ : 0);
       m.host += state.masters_on_host ? masters : 0;  // gradients
     }
     return with_host_activations(m);
@@ -397,9 +454,9 @@ class Sizes {
   const ModelConfig& c_;
   const PassShape& p_;
   Stage stage_;
-  int64_t compute_ = 0, master_ = 0, sums_ = 0;  // bytes of a number
-  bool casts_ = false;                           // weights are cast for use
-  std::optional<AdapterMemory> adapters_;        // empty: all weights are trained
+  int64_t compute_ = 0, master_ = 0, sums_ = 0, directions_ = 0;  // bytes of a number
+  bool casts_ = false;                                            // weights are cast for use
+  std::optional<AdapterMemory> adapters_;                         // empty: all weights are trained
   std::optional<LayersMemory> layers_;
   RankElements e_;
   VisionCost tower_;
@@ -415,6 +472,9 @@ MemoryEstimate largest_moment(const Sizes& sizes) {
   MemoryEstimate largest = sizes.at_head();
   for (int64_t below = 0; below < sizes.layers(); ++below) {
     take_larger(largest, sizes.in_layer(below));
+  }
+  if (sizes.updates_by_muon()) {
+    take_larger(largest, sizes.in_update());
   }
   if (sizes.tower().forward > 0) {
     take_larger(largest, sizes.in_tower_forward());

@@ -16,11 +16,11 @@ namespace ringside::engine {
 // kernels, are left out.
 struct MemoryEstimate {
   int64_t weights = 0;           // master weights, or the part of the weights that is kept
-  int64_t moments = 0;           // both
+  int64_t moments = 0;           // both; of matrices that Muon updates one
   int64_t gradients = 0;         // accumulated ones, and those of the units under way
   int64_t gathered = 0;          // weights cast or gathered for use
   int64_t activations = 0;       // saved by the forward for the backward
-  int64_t working = 0;           // of the layer whose backward runs; 0 at the head
+  int64_t working = 0;           // of the layer whose backward or update runs; 0 at the head
   int64_t logits = 0;            // a chunk of them and the head's gradients; 0 in a layer
   int64_t communication = 0;     // keys and values under way, and their gradients
   int64_t host = 0;              // pinned memory; not part of peak()
@@ -35,9 +35,9 @@ struct MemoryEstimate {
 
 // The peak is in the backward: at the head, or in a layer. In the last one all activations exist,
 // in the first one all gradients do; with an offload the second layer has the first one's
-// activations beside its own. Layers with delta nets need more than others.
-// Throws: c10::Error on adapters that the model cannot have.
-// Thread safety: pure.
+// activations beside its own. With Muon and few tokens it is in an update. Layers with delta nets
+// need more than others. Throws: c10::Error on adapters that the model cannot have. Thread safety:
+// pure.
 MemoryEstimate estimate_memory(const ModelConfig& config, const ComputeContext& context,
                                const PassShape& shape);
 

@@ -23,6 +23,7 @@ struct StateShape {
   bool moments_on_host = false;
   bool masters_on_host = false;     // gradients leave for the host too
   bool parameters_on_host = false;  // between uses
+  bool muon = false;                // updates the matrices of layers, which have one moment
 };
 
 // Adapters that are trained beside frozen weights.

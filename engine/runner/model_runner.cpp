@@ -9,6 +9,7 @@
 #include "engine/device/side_stream.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/optim/grad_clip.h"
+#include "engine/runner/layer_matrices.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::engine {
@@ -23,6 +24,21 @@ constexpr const char* kBalanceLoss = "balance_loss";
 std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   const std::string name = first_non_finite(units);
   return name.empty() ? "another rank's shard" : name;
+}
+
+// What Muon updates of a model; nullopt: AdamW updates everything.
+std::optional<MuonMatrices> matrices_of_muon(HeadedModel& model, const AdamWOptions& options,
+                                             const sp::ProcessGroups& groups) {
+  if (!options.muon) {
+    return std::nullopt;
+  }
+  MuonMatrices matrices{layer_matrices(model), groups.tensors(sp::axes::kLoss)};
+  TORCH_CHECK(
+      std::ranges::any_of(matrices.of_unit, [](const auto& of) { return !of.empty(); }) ||
+          std::ranges::all_of(model.stages(),
+                              [](const Decoder* stage) { return stage->stage().layers.empty(); }),
+      "model runner: Muon updates matrices of layers, and the model trains none");
+  return matrices;
 }
 
 // For all experts of the whole model.
@@ -46,7 +62,8 @@ ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGr
 ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
                          const AdamWOptions& optimizer)
     : ModelRunner(std::move(model), groups) {
-  optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer);
+  optimizer_ = std::make_unique<AdamW>(model_->units(), optimizer,
+                                       matrices_of_muon(*model_, optimizer, groups_));
   pipeline_units_ = std::make_unique<PipelineUnits>(*model_, groups_.control(sp::axes::kPipeline));
   gradient_sync_ = std::make_unique<GradientSync>(model_->units(), groups_.tensors(sp::axes::kLoss),
                                                   model_->trunk().context());

@@ -60,7 +60,7 @@ class ModelRunner {
   // Throws: c10::Error when the model is on another device than the groups' tensors.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups);
   // A trained model.
-  // Throws: c10::Error as above, and as AdamW.
+  // Throws: c10::Error as above, as AdamW, and with Muon when no matrix of a layer is trained.
   ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups,
               const AdamWOptions& optimizer);
 
@@ -92,9 +92,9 @@ class ModelRunner {
   // and on inputs that do not fit it; what loss throws.
   SequenceWork train(std::span<const ModelInput> inputs, const LossFunction& loss);
 
-  // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one AdamW step, and
-  // brings the step's figures to the host, `sums` among them.
-  // Collective over: the shard of a sharded model; the line of a pipeline.
+  // Clips the gradients of train() to max_grad_norm (0 = no clipping), takes one optimizer step,
+  // and brings the step's figures to the host, `sums` among them.
+  // Collective over: the shard of a sharded model; the line of a pipeline; as Muon::update().
   // Blocks: until the device is done. The one host sync of an optimizer step.
   // Float16 is trained with a loss scale: a norm that is not finite then skips the step and lowers
   // the scale. A skipped step does not count.
@@ -111,7 +111,7 @@ class ModelRunner {
   void set_step_count(int64_t count);
 
   // What this rank holds of the master weights and, if the model is trained, of the optimizer's
-  // moments ("exp_avg.<parameter>", "exp_avg_sq.<parameter>") and the loss scale's state, as views.
+  // moments (AdamW::named_state()) and the loss scale's state, as views.
   // Reading them saves the state. Copying into them restores it; call state_restored() then.
   // Blocks: until moments that travel to host memory have arrived.
   std::vector<NamedSlice> state_slices() const;

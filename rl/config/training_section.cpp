@@ -10,8 +10,12 @@ namespace {
 
 void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   const NumberRange decay{.low = 0, .high = 1, .below = true};
+  fields.choice(
+      "optimizer.kind", optimizer.kind,
+      "adamw, muon = Muon for the matrices of layers, AdamW for all else: embedding, head, "
+      "norms, biases");
   fields.real("optimizer.learning_rate", optimizer.learning_rate, between(0, 1),
-              "AdamW's peak learning rate");
+              "the optimizer's peak learning rate");
   fields.choice("optimizer.lr_schedule", optimizer.lr_schedule,
                 "constant, linear, cosine; over all optimizer steps after the warm-up");
   fields.integer("optimizer.warmup_steps", optimizer.warmup_steps, at_least(0),
@@ -31,6 +35,15 @@ void add_optimizer(FieldList& fields, OptimizerConfig& optimizer) {
   fields.choice("optimizer.offload", optimizer.offload,
                 "state that is kept in host memory: none, moments = AdamW's moments, full = master "
                 "weights and moments, with the optimizer on the host");
+  MuonConfig& muon = optimizer.muon;
+  fields.real("optimizer.muon.momentum", muon.momentum, decay, "decay of Muon's momentum");
+  fields.flag("optimizer.muon.nesterov", muon.nesterov,
+              "the direction looks one step of the momentum ahead");
+  fields.integer("optimizer.muon.newton_schulz_steps", muon.newton_schulz_steps, between(1, 99),
+                 "iterations that make a direction orthogonal");
+  fields.choice("optimizer.muon.scale", muon.scale,
+                "factor of a matrix's direction: spectral = sqrt(max(1, rows / columns)), "
+                "match_adamw = 0.2 sqrt(max(rows, columns)), which suits AdamW's learning rates");
 }
 
 void add_lora(FieldList& fields, LoraConfig& lora) {
@@ -98,6 +111,12 @@ void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
 void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.lora.rank == 0) {
     return;
+  }
+  if (c.optimizer.kind == OptimizerKind::kMuon) {
+    mistakes.push_back(
+        {"optimizer.kind", "is muon, which updates whole matrices of layers, but with lora.rank " +
+                               std::to_string(c.lora.rank) +
+                               " these are frozen and only adapters are trained; expected adamw"});
   }
   if (c.model.router_bias_update_rate > 0) {
     mistakes.push_back({"model.router_bias_update_rate",

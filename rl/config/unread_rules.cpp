@@ -20,6 +20,7 @@ bool has_critic(const Config& c) {
 }
 bool corrects(const Config& c) { return c.algorithm.correction.mode != CorrectionMode::kNone; }
 bool has_server(const Config& c) { return c.rollout.server != RolloutServer::kEmbedded; }
+bool uses_muon(const Config& c) { return c.optimizer.kind == OptimizerKind::kMuon; }
 bool has_adapters(const Config& c) { return c.lora.rank > 0; }
 bool shares_sequences(const Config& c) { return c.parallel.sequence_parallel_size() > 1; }
 
@@ -82,6 +83,8 @@ constexpr std::string_view kNoCorrection =
 constexpr std::string_view kEmbedded =
     "rollout.server is embedded: there is no server; or rollout.server vllm, sglang, llama_cpp or "
     "python";
+constexpr std::string_view kNoMuon =
+    "optimizer.kind is adamw: it updates all parameters; or optimizer.kind muon";
 constexpr std::string_view kNoAdapters =
     "lora.rank is 0: all weights are trained; or lora.rank above 0";
 constexpr std::string_view kWhole =
@@ -250,6 +253,7 @@ constexpr std::array kOfTraining = {
     UnreadRule{"optimizer.weight_decay_of", "optimizer.weight_decay",
                [](const Config& c) { return c.optimizer.weight_decay > 0; },
                "optimizer.weight_decay is 0: nothing decays; or weight_decay above 0"},
+    UnreadRule{"optimizer.muon.", "optimizer.kind", uses_muon, kNoMuon},
     UnreadRule{"lora.alpha", "lora.rank", has_adapters, kNoAdapters},
     UnreadRule{"lora.target_modules", "lora.rank", has_adapters, kNoAdapters},
     UnreadRule{"lora.path", "lora.rank", has_adapters, kNoAdapters},

@@ -39,6 +39,7 @@ engine::StateShape state_shape(const Config& config) {
   state.moments_on_host = config.optimizer.offload != OptimizerOffload::kNone;
   state.masters_on_host = config.optimizer.offload == OptimizerOffload::kFull;
   state.parameters_on_host = config.model.offload_parameters;
+  state.muon = config.optimizer.kind == OptimizerKind::kMuon;
   return state;
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,13 @@ engine::NamedSlice whole_of(const engine::NamedSlice& slice) {
   return {slice.name, slice.shape, 0, values_of(slice.name, slice.shape)};
 }
 
+// Deepseek V3 with Muon, whose matrices have one moment; other models with AdamW alone.
+engine::AdamWOptions optimizer_of(const engine::ModelConfig& config) {
+  return {.muon = config.experts.router == engine::RouterKind::kSigmoid
+                      ? std::optional(engine::MuonOptions{})
+                      : std::nullopt};
+}
+
 engine::ModelRunner runner_of(const engine::ModelConfig& config, const sp::ProcessGroups& groups,
                               const Layout& layout) {
   engine::ComputeContext context = test::tensor_context(groups, at::kDouble, layout.zero_stage);
@@ -74,8 +82,7 @@ engine::ModelRunner runner_of(const engine::ModelConfig& config, const sp::Proce
   for (const engine::Stage& stage : engine::own_stages(config, context.pipeline.get())) {
     stages.push_back(std::make_unique<engine::Decoder>(config, stage, context));
   }
-  return {std::make_unique<engine::LanguageModel>(std::move(stages)), groups,
-          engine::AdamWOptions{}};
+  return {std::make_unique<engine::LanguageModel>(std::move(stages)), groups, optimizer_of(config)};
 }
 
 void save(const fs::path& dir, const engine::ModelConfig& config, const Layout& layout) {

@@ -373,6 +373,8 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
       {{"rollout.server_options.url=http://x"}, "server_options.url", "rollout.server is embedded"},
       {{"algorithm.correction.high=3"}, "correction.high: is 3.0", "correction.mode is none"},
       {{"optimizer.min_lr_ratio=0.1"}, "min_lr_ratio: is 0.1", "lr_schedule constant"},
+      {{"optimizer.muon.momentum=0.9"}, "muon.momentum: is 0.9", "or optimizer.kind muon"},
+      {{"optimizer.kind=muon", "lora.rank=4"}, "optimizer.kind: is muon", "lora.rank 4"},
       {{"algorithm.dynamic_sampling=drop", "algorithm.dynamic_sampling_rounds=5"},
        "dynamic_sampling_rounds: is 5",
        "or dynamic_sampling refill"},

@@ -209,6 +209,7 @@ std::vector<Effect> model_effects() {
 
 std::vector<Effect> optimizer_effects() {
   const Words cosine{"optimizer.lr_schedule=cosine"};
+  const Words muon{"optimizer.kind=muon"};
   return {
       {"optimizer.learning_rate", "0.02", recorded, {}},
       {"optimizer.lr_schedule", "linear", recorded, {"train.steps=3"}},
@@ -220,6 +221,11 @@ std::vector<Effect> optimizer_effects() {
       {"optimizer.weight_decay", "0.5", recorded, {}},
       {"optimizer.weight_decay_of", "all", recorded, {"optimizer.weight_decay=0.5"}},
       {"optimizer.max_grad_norm", "0.001", recorded, {"optimizer.eps=0.1"}},
+      {"optimizer.kind", "muon", recorded, {}},
+      {"optimizer.muon.momentum", "0.5", recorded, muon},
+      {"optimizer.muon.nesterov", "false", recorded, muon},
+      {"optimizer.muon.newton_schulz_steps", "2", recorded, muon},
+      {"optimizer.muon.scale", "spectral", recorded, muon},
       {"train.steps", "3", recorded, {}},
       {"train.tokens_per_micro_batch", "20", recorded, {}},
       {"train.num_mini_batches", "2", recorded, {}},

@@ -54,6 +54,7 @@ struct ShardLayout {
   bool images = false;  // documents of image_documents(), for a model of tower_config()
   engine::VisionTraining vision = engine::VisionTraining::kAll;
   bool async_ulysses = false;
+  std::optional<engine::MuonOptions> muon = {};  // empty: AdamW updates everything
 
   // The keys parallel.* of this layout.
   rl::ParallelConfig config() const {
@@ -90,7 +91,8 @@ struct ShardLayout {
                                                      : " int8") +
            (ring_impl == sp::RingImpl::kAllGather ? " all-gather" : "") +
            (images ? " images, tower " + std::to_string(static_cast<int>(vision)) : "") +
-           (async_ulysses ? " async" : "") + (shared_prefix ? "" : " unshared");
+           (async_ulysses ? " async" : "") + (muon ? " muon" : "") +
+           (shared_prefix ? "" : " unshared");
   }
 };
 
@@ -192,7 +194,7 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   }
   engine::ModelRunner runner(
       std::make_unique<engine::LanguageModel>(random_stages(layout, model, context)), groups,
-      engine::AdamWOptions{.weight_decay = 0.1});
+      engine::AdamWOptions{.weight_decay = 0.1, .muon = layout.muon});
   runner.balance_experts(layout.balance);
   sp::SequenceOptions sequence;
   sequence.plan.ring_impl = layout.ring_impl;
