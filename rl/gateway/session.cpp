@@ -71,8 +71,9 @@ int64_t Session::record(const ChatTurns::Context& context, const TokenAnswer& an
     throw RequestRefused(409, "session " + id_ + " ended while it was sampled from");
   }
   try {
+    const int64_t end = tokens_.add(context.end, context.ids, answer.sampled);
     last_stopped_ = answer.stopped;
-    return tokens_.add(context.end, context.ids, answer.sampled);
+    return end;
   } catch (const std::invalid_argument& error) {
     throw RequestRefused(400, error.what());
   }

@@ -108,7 +108,7 @@ class Session {
   TokenTree tokens_;
   ChatTurns turns_;
   int64_t begun_ = 0;          // samples
-  bool last_stopped_ = false;  // the newest sample ended by itself
+  bool last_stopped_ = false;  // the newest recorded sample ended by itself
   std::optional<SessionResult> result_;
 };
 

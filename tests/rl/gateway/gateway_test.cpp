@@ -173,6 +173,15 @@ TEST_CASE("a reply that was cut gets the template's end marker as context") {
   CHECK(rollout.loss_mask[2] == 0);  // the marker that nobody sampled
 }
 
+TEST_CASE("an answer that cannot be recorded says nothing of how the rollout ended") {
+  Desk desk;
+  const auto session = desk.session();
+  session->record({.ids = {1}}, {{{5}, {-1.0F}, 0, 0}, true});
+  CHECK_THROWS_WITH(session->record({.ids = {2}}, {{{5}, {-1.0F}, 0, 0}, false}),
+                    Contains("begins with another token"));
+  CHECK(ended(*session).finish_reason == bridge::FinishReason::kStop);
+}
+
 TEST_CASE("reasoning stays in the tokens as long as the template keeps it, then a branch begins") {
   Desk desk;
   const auto session = desk.session();
