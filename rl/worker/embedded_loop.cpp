@@ -46,7 +46,7 @@ milliseconds EmbeddedLoop::turn() {
 
 void EmbeddedLoop::handle(const bridge::Connected& connected) {
   events_.handle(connected);
-  queue_.on_connected();
+  queue_.on_connected(connected.trainer_term);
 }
 
 void EmbeddedLoop::handle(const bridge::Granted& granted) {

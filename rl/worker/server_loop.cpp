@@ -61,7 +61,7 @@ milliseconds ServerLoop::turn() {
 
 void ServerLoop::handle(const bridge::Connected& connected) {
   events_.handle(connected);
-  queue_.on_connected();
+  queue_.on_connected(connected.trainer_term);
   tries_.clear();
 }
 

@@ -61,7 +61,7 @@ milliseconds SessionLoop::turn() {
 
 void SessionLoop::handle(const bridge::Connected& connected) {
   events_.handle(connected);
-  queue_.on_connected();
+  queue_.on_connected(connected.trainer_term);
 }
 
 void SessionLoop::install() {

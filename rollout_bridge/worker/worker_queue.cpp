@@ -31,7 +31,8 @@ bool is_kept(const Status& status) {
 
 }  // namespace
 
-void WorkerQueue::on_connected() {
+void WorkerQueue::on_connected(int64_t trainer_term) {
+  trainer_term_ = trainer_term;
   order_.clear();
   std::erase_if(samples_, [](const auto& item) { return item.second.stage == Stage::kQueued; });
   for (auto& [key, held] : samples_) {
@@ -61,6 +62,7 @@ void WorkerQueue::on_granted(const Granted& granted) {
       it->second.grant = {group.group_id, group.group_size, group.min_version, group.attempt,
                           index,          group.held_out};
       it->second.is_current = true;
+      it->second.trainer_term = trainer_term_;
       if (is_new) {
         order_.push_back(key);
       }
@@ -99,6 +101,11 @@ void WorkerQueue::finish(Rollout rollout) {
     throw std::invalid_argument("rollout '" + rollout.rollout_id + "': sample " +
                                 std::to_string(rollout.sample_index) + " of group " +
                                 std::to_string(rollout.group_id) + " was not started");
+  }
+  const int64_t granted_by = it->second.trainer_term;
+  if (granted_by >= 0 && rollout.trainer_term > granted_by) {
+    samples_.erase(it);
+    return;
   }
   it->second.stage = Stage::kMade;
   made_.push_back(std::move(rollout));

@@ -37,9 +37,9 @@ struct GrantedSample {
 
 class WorkerQueue {
  public:
-  // A session began. Drops the queued samples; those that are being sampled or finished count again
-  // once the trainer grants them in this session.
-  void on_connected();
+  // A session began with this start of the trainer. Drops the queued samples; those that are being
+  // sampled or finished count again once the trainer grants them in this session.
+  void on_connected(int64_t trainer_term);
   // Queues the samples that are not held yet, and drops the withdrawn ones that are not started.
   void on_granted(const Granted& granted);
 
@@ -48,7 +48,8 @@ class WorkerQueue {
   // Returns a started sample to the front of the queue. Drops it when the trainer has not granted
   // it in this session.
   void put_back(const GrantedSample& sample);
-  // Stores the rollout of a started sample.
+  // Stores the rollout of a started sample. Drops one that says a later start of the trainer than
+  // the one that granted its sample: no start takes what it has not granted.
   // Throws: std::invalid_argument for a sample that was not started.
   void finish(Rollout rollout);
 
@@ -69,9 +70,11 @@ class WorkerQueue {
   struct Held {
     GrantedSample grant;  // the latest grant
     Stage stage = Stage::kQueued;
-    bool is_current = true;  // granted in this session
+    bool is_current = true;     // granted in this session
+    int64_t trainer_term = -1;  // of the latest grant; -1: before any session
   };
 
+  int64_t trainer_term_ = -1;  // of this session
   std::map<Key, Held> samples_;
   std::deque<Key> order_;  // queued samples, in order
   std::deque<Rollout> made_;

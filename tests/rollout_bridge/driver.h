@@ -151,8 +151,8 @@ class TestWorker {
     if (std::holds_alternative<Ended>(event)) {
       ended_ = true;
     }
-    if (std::holds_alternative<Connected>(event)) {
-      queue_.on_connected();
+    if (const auto* connected = std::get_if<Connected>(&event)) {
+      queue_.on_connected(connected->trainer_term);
       ++connections_;
     }
   }

@@ -84,7 +84,7 @@ TEST_CASE("worker queue: a new session drops what is queued and takes it when gr
   WorkerQueue queue;
   queue.on_granted(grant_of(3, {0, 1, 2}));
   const auto started = queue.start(1);
-  queue.on_connected();
+  queue.on_connected(1);
   CHECK(queue.queued() == 0);
   queue.on_granted(grant_of(3, {0, 1, 2}, 1));
   const auto more = queue.start(9);
@@ -97,12 +97,33 @@ TEST_CASE("worker queue: a new session drops what is queued and takes it when gr
   CHECK(link.depth == 2);
 }
 
+TEST_CASE("worker queue: a rollout of a later start than the one that granted it is dropped",
+          "[worker]") {
+  WorkerQueue queue;
+  queue.on_connected(1);
+  queue.on_granted(grant_of(3, {0, 1, 2}));
+  const auto started = queue.start(3);
+  queue.on_connected(2);
+  queue.on_granted(grant_of(3, {2}));  // the second start asks for one again
+  for (const GrantedSample& sample : started) {
+    Rollout rollout = rollout_of(sample);
+    rollout.trainer_term = sample.sample_index == 0 ? 1 : 2;
+    queue.finish(rollout);
+  }
+  CountingLink link;
+  CHECK(queue.deliver(link).empty());
+  CHECK(queue.held() == 0);
+  REQUIRE(link.sent.size() == 2);
+  CHECK(link.sent[0].sample_index == 0);
+  CHECK(link.sent[1].sample_index == 2);
+}
+
 TEST_CASE("worker queue: a sample put back after a new session is kept only if granted again",
           "[worker]") {
   WorkerQueue queue;
   queue.on_granted(grant_of(3, {0, 1, 2}));
   const auto started = queue.start(2);
-  queue.on_connected();
+  queue.on_connected(1);
   queue.on_granted(grant_of(3, {1}, 2));
   queue.put_back(started[0]);
   queue.put_back(started[1]);
@@ -124,7 +145,7 @@ TEST_CASE("worker queue: without room at the link rollouts wait and none is lost
   CHECK(queue.deliver(link).empty());
   CHECK(queue.has_made());
   CHECK(queue.held() == 3);
-  queue.on_connected();  // a new session changes nothing about what is made
+  queue.on_connected(1);  // a new session changes nothing about what is made
   queue.on_granted(grant_of(3, {1, 2, 3}));
   CHECK(queue.queued() == 0);
   link.room = 4;
