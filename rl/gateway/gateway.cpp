@@ -1,5 +1,6 @@
 #include "rl/gateway/gateway.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -54,23 +55,42 @@ ChatTurns::Context Gateway::context_of(const Session& session, const ModelReques
   }
 }
 
+bool PendingReplies::are_sampled() const {
+  return std::ranges::all_of(answers, [](const auto& answer) {
+    return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
+}
+
 ModelReplies Gateway::answer(Session& session, const ModelRequest& asked) {
-  const ChatTurns::Context context = context_of(session, asked);
+  return finish(session, begin(session, asked));
+}
+
+PendingReplies Gateway::begin(Session& session, const ModelRequest& asked) {
+  PendingReplies pending;
+  pending.asked = asked;
+  pending.context = context_of(session, asked);
   const int64_t limit = asked.max_tokens > 0 ? asked.max_tokens : kNoLimit;
-  const std::vector<TokenRequest> requests = session.begin(context, limit, asked.count);
-  const ReplyParser parser =
-      reply_parser(parser_, asked, requests.front().prompt, text_.tokenizer());
-  std::vector<TokenAnswer> answers = desk_.sample(requests);
+  pending.requests = session.begin(pending.context, limit, asked.count);
+  pending.parser = reply_parser(parser_, asked, pending.requests.front().prompt, text_.tokenizer());
+  pending.answers = desk_.submit(pending.requests);
+  return pending;
+}
+
+ModelReplies Gateway::finish(Session& session, PendingReplies pending) {
+  const ModelRequest& asked = pending.asked;
+  const std::vector<TokenRequest>& requests = pending.requests;
+  std::vector<TokenAnswer> answers = SessionDesk::take(std::move(pending.answers));
   ModelReplies replies{
       answer_id(requests.front().seed), seconds_since_1970(), requests.front().prompt, {}};
   for (std::size_t i = 0; i < answers.size(); ++i) {
     TokenAnswer& answer = answers[i];
     const std::string stop = cut_at_stop(answer, asked.stops, text_.tokenizer());
-    ModelReply reply = read_reply(answer, stop, asked, text_.tokenizer(), parser, requests[i].seed);
-    const int64_t end = session.record(context, answer);
+    ModelReply reply =
+        read_reply(answer, stop, asked, text_.tokenizer(), pending.parser, requests[i].seed);
+    const int64_t end = session.record(pending.context, answer);
     if (!asked.asked.empty()) {
       const auto stop_id = answer.stopped ? std::optional(answer.sampled.ids.back()) : std::nullopt;
-      session.add_reply(context.conversation, reply_message(reply), end, stop_id);
+      session.add_reply(pending.context.conversation, reply_message(reply), end, stop_id);
     }
     replies.replies.push_back(std::move(reply));
   }

@@ -1,8 +1,10 @@
 // Answers of the gateway: from a request of a session to its replies. Torch-free.
 #pragma once
 
+#include <future>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "rl/gateway/chat_turns.h"
 #include "rl/gateway/model_request.h"
@@ -11,6 +13,18 @@
 #include "rl/gateway/session_desk.h"
 
 namespace ringside::rl {
+
+// A request whose tokens are being sampled.
+struct PendingReplies {
+  ModelRequest asked;
+  ChatTurns::Context context;
+  std::vector<TokenRequest> requests;
+  ReplyParser parser;
+  std::vector<std::future<TokenAnswer>> answers;
+
+  // Gateway::finish() would not block. Blocks: never.
+  bool are_sampled() const;
+};
 
 // Thread safety: any threads.
 class Gateway {
@@ -22,6 +36,10 @@ class Gateway {
   // Blocks: until they are sampled.
   // Throws: RequestRefused.
   ModelReplies answer(Session& session, const ModelRequest& asked);
+  // The two halves of answer(). begin() blocks only as ChatText; finish() until all are sampled.
+  // Throws: RequestRefused.
+  PendingReplies begin(Session& session, const ModelRequest& asked);
+  ModelReplies finish(Session& session, PendingReplies pending);
 
   // What a harness gets for a session that it claims.
   static nlohmann::ordered_json claimed(const Session& session);

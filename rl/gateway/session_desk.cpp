@@ -47,6 +47,15 @@ std::vector<std::shared_ptr<Session>> SessionDesk::take_ended() {
   return ended;
 }
 
+std::vector<std::shared_ptr<Session>> SessionDesk::take_unclaimed() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Session>> taken;
+  for (const std::string& id : std::exchange(unclaimed_, {})) {
+    taken.push_back(std::move(open_.extract(id).mapped().session));
+  }
+  return taken;
+}
+
 std::size_t SessionDesk::open_sessions() const {
   const std::lock_guard lock(mutex_);
   return open_.size();
@@ -91,31 +100,39 @@ std::shared_ptr<Session> SessionDesk::find(const std::string& id) const {
   return found->second.session;
 }
 
-std::vector<TokenAnswer> SessionDesk::sample(std::vector<TokenRequest> requests) {
+std::vector<std::future<TokenAnswer>> SessionDesk::submit(std::vector<TokenRequest> requests) {
   std::vector<std::future<TokenAnswer>> answers;
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_closed_) {
-      throw run_is_over();
-    }
-    for (TokenRequest& request : requests) {
-      auto waiting = std::make_shared<WaitingRequest>();
-      waiting->request = std::move(request);
-      answers.push_back(waiting->answer.get_future());
-      waiting_.push_back(std::move(waiting));
-    }
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) {
+    throw run_is_over();
   }
+  for (TokenRequest& request : requests) {
+    auto waiting = std::make_shared<WaitingRequest>();
+    waiting->request = std::move(request);
+    answers.push_back(waiting->answer.get_future());
+    waiting_.push_back(std::move(waiting));
+  }
+  return answers;
+}
+
+std::vector<TokenAnswer> SessionDesk::take(std::vector<std::future<TokenAnswer>> answers) {
   std::vector<TokenAnswer> all;
   for (auto& answer : answers) {
     try {
       all.push_back(answer.get());
     } catch (const RequestRefused&) {
       throw;
+    } catch (const std::future_error&) {  // dropped by the model, because the loop has ended
+      throw run_is_over();
     } catch (const std::exception& error) {
       throw RequestRefused(503, std::string("sampling failed: ") + error.what());
     }
   }
   return all;
+}
+
+std::vector<TokenAnswer> SessionDesk::sample(std::vector<TokenRequest> requests) {
+  return take(submit(std::move(requests)));
 }
 
 }  // namespace ringside::rl

@@ -41,6 +41,8 @@ class SessionDesk {
   std::vector<std::shared_ptr<WaitingRequest>> take_requests();
   // Takes the sessions that have ended, after it has ended those whose time is over.
   std::vector<std::shared_ptr<Session>> take_ended();
+  // Closes and takes the sessions that nobody has claimed, oldest first.
+  std::vector<std::shared_ptr<Session>> take_unclaimed();
   // Sessions that are open, and those of them that nobody has claimed.
   std::size_t open_sessions() const;
   std::size_t unclaimed_sessions() const;
@@ -53,8 +55,13 @@ class SessionDesk {
   std::shared_ptr<Session> claim(std::chrono::milliseconds wait);
   // An open session. Throws: RequestRefused (404).
   std::shared_ptr<Session> find(const std::string& id) const;
-  // Samples all requests. Blocks: until they are sampled.
-  // Throws: RequestRefused (410) after close(); (503) when sampling failed.
+  // Puts requests among those that wait, in order.
+  // Throws: RequestRefused (410) after close().
+  std::vector<std::future<TokenAnswer>> submit(std::vector<TokenRequest> requests);
+  // The answers of requests that were submitted. Blocks: until they are sampled.
+  // Throws: RequestRefused (410) when the run was over before; (503) when sampling failed.
+  static std::vector<TokenAnswer> take(std::vector<std::future<TokenAnswer>> answers);
+  // Both. Blocks and throws: as they do.
   std::vector<TokenAnswer> sample(std::vector<TokenRequest> requests);
 
  private:

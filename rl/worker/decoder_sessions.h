@@ -22,6 +22,7 @@ class DecoderSessions : public SessionModel {
   void submit(std::vector<std::shared_ptr<WaitingRequest>> requests) override;
   bool work() override;
   std::size_t running() const override { return waiting_.size(); }
+  void drop_requests() override { waiting_.clear(); }
 
  private:
   std::vector<TokenAnswer> complete(

@@ -31,6 +31,10 @@ class ServerSessions : public SessionModel {
   // Blocks: after an error, until the server has been verified.
   bool work() override;
   std::size_t running() const override { return held_.size() + waiting_.size(); }
+  void drop_requests() override {
+    held_.clear();
+    waiting_.clear();
+  }
 
  private:
   void send_held();

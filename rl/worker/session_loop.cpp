@@ -1,5 +1,6 @@
 #include "rl/worker/session_loop.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -18,19 +19,24 @@ constexpr milliseconds kBetweenNotices{30'000};
 }  // namespace
 
 SessionLoop::SessionLoop(bridge::TrainerLink& link, SessionDesk& desk, SessionModel& model,
-                         SessionMaker& maker, WorkerSettings settings, Now now)
+                         SessionMaker& maker, std::size_t most_unclaimed, WorkerSettings settings,
+                         Now now)
     : link_(link),
       desk_(desk),
       model_(model),
       maker_(maker),
+      most_unclaimed_(most_unclaimed),
       events_(std::move(settings)),
       now_(std::move(now)) {}
 
-SessionLoop::~SessionLoop() { desk_.close(); }
+SessionLoop::~SessionLoop() {
+  desk_.close();
+  model_.drop_requests();
+}
 
 milliseconds SessionLoop::turn() {
   for (const auto& session : desk_.take_ended()) {
-    queue_.finish(maker_.rollout_of(*session, version_));
+    finish(*session);
   }
   for (const std::string& refused : queue_.deliver(link_)) {
     log::warn(refused);
@@ -61,7 +67,33 @@ milliseconds SessionLoop::turn() {
 
 void SessionLoop::handle(const bridge::Connected& connected) {
   events_.handle(connected);
+  put_back_unclaimed();
   queue_.on_connected(connected.trainer_term);
+}
+
+void SessionLoop::handle(const bridge::Granted& granted) {
+  if (!granted.withdrawn.empty()) {
+    put_back_unclaimed();
+  }
+  queue_.on_granted(granted);
+}
+
+// A session without samples is of the start of the trainer whose weights it would have used.
+void SessionLoop::finish(const Session& session) {
+  bridge::Rollout rollout = maker_.rollout_of(session, version_);
+  if (rollout.trainer_term < 0) {
+    rollout.trainer_term = trainer_term_;
+  }
+  queue_.finish(std::move(rollout));
+}
+
+// What nobody has claimed is as good as queued. open_sessions() opens it again if it is granted
+// still.
+void SessionLoop::put_back_unclaimed() {
+  const auto unclaimed = desk_.take_unclaimed();
+  for (auto session = unclaimed.rbegin(); session != unclaimed.rend(); ++session) {
+    queue_.put_back((*session)->sample());
+  }
 }
 
 void SessionLoop::install() {
@@ -70,6 +102,7 @@ void SessionLoop::install() {
   const std::string root = model_.install(snapshot);
   is_verified_ = root == manifest.root_hash;
   version_ = manifest.version;
+  trainer_term_ = manifest.trainer_term;
   const auto status = link_.commit_weights(version_, root);
   if (!status) {
     log::warn("weights of version " + std::to_string(version_) + ": " + status.error().detail);
@@ -77,7 +110,9 @@ void SessionLoop::install() {
 }
 
 void SessionLoop::open_sessions() {
-  for (const bridge::GrantedSample& sample : queue_.start(queue_.queued())) {
+  const std::size_t unclaimed = desk_.unclaimed_sessions();
+  const std::size_t room = most_unclaimed_ - std::min(most_unclaimed_, unclaimed);
+  for (const bridge::GrantedSample& sample : queue_.start(room)) {
     desk_.open(maker_.session_of(sample));
   }
 }

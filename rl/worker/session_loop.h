@@ -34,6 +34,9 @@ class SessionModel {
   virtual bool work() = 0;
   // Requests that were submitted and not answered.
   virtual std::size_t running() const = 0;
+  // Forgets the requests that were submitted and not answered, because the loop has ended; whoever
+  // waits for one is told so.
+  virtual void drop_requests() = 0;
 };
 
 // What opens sessions and makes rollouts of them.
@@ -50,15 +53,17 @@ class SessionMaker {
 
 // Weights change while no request runs, so a sample has one version, and a session may have
 // several. Requests that come while weights wait to be installed wait, too.
+// A session that nobody has claimed is closed when the trainer takes its sample back.
 class SessionLoop {
  public:
   using Clock = std::chrono::steady_clock;
   using Now = std::function<Clock::time_point()>;
 
-  // The references must outlive this.
+  // most_unclaimed: sessions that are open before a harness claims them; the trainer may have given
+  // their samples to others meanwhile, and grant more. The references must outlive this.
   SessionLoop(bridge::TrainerLink& link, SessionDesk& desk, SessionModel& model,
-              SessionMaker& maker, WorkerSettings settings, Now now);
-  // Closes the desk.
+              SessionMaker& maker, std::size_t most_unclaimed, WorkerSettings settings, Now now);
+  // Closes the desk, and refuses the requests that the model has not answered.
   ~SessionLoop();
 
   // Handles all pending events, delivers rollouts, opens sessions, and lets the model work. Returns
@@ -73,12 +78,14 @@ class SessionLoop {
 
  private:
   void handle(const bridge::Connected& connected);
-  void handle(const bridge::Granted& granted) { queue_.on_granted(granted); }
+  void handle(const bridge::Granted& granted);
   void handle(const bridge::WeightsReady& ready) { wanted_ = ready.snapshot; }
   template <class Other>
   void handle(const Other& event) {
     events_.handle(event);
   }
+  void finish(const Session& session);
+  void put_back_unclaimed();
   void install();
   void open_sessions();
   void check_harness();
@@ -88,10 +95,11 @@ class SessionLoop {
   SessionDesk& desk_;
   SessionModel& model_;
   SessionMaker& maker_;
+  const std::size_t most_unclaimed_;
   LinkEvents events_;
   Now now_;
   bridge::WorkerQueue queue_;
-  int64_t version_ = -1;
+  int64_t version_ = -1, trainer_term_ = -1;              // installed
   std::shared_ptr<const bridge::WeightSnapshot> wanted_;  // to be installed
   bool is_verified_ = false;  // the installed root hash is the published one
   Clock::time_point next_check_{}, next_notice_{};

@@ -68,7 +68,8 @@ void run_session_worker(const Config& config, const WorkerSettings& settings) {
     jobs.watch(std::make_unique<HarnessProcess>(config.rollout, server.url()));
   }
   bridge::WorkerEndpoint endpoint(worker_options(config, settings, jobs.shared_settings()));
-  SessionLoop loop(endpoint, desk, *model, jobs, settings, settings.now);
+  SessionLoop loop(endpoint, desk, *model, jobs, static_cast<std::size_t>(wanted_samples(config)),
+                   settings, settings.now);
   run_loop(loop, endpoint, settings);
   leave(endpoint, loop.ended());
 }

@@ -41,6 +41,7 @@ class FakeModel final : public SessionModel {
     return true;
   }
   std::size_t running() const override { return waiting_.size(); }
+  void drop_requests() override { waiting_.clear(); }
 
   bool is_broken = false, is_slow = false, is_damaged = false;
 
@@ -61,6 +62,7 @@ class FakeMaker final : public SessionMaker {
     const bridge::GrantedSample& sample = session.sample();
     bridge::Rollout rollout =
         rollout_under(version, sample.group_id, sample.sample_index, sample.group_size);
+    rollout.trainer_term = -1;  // nobody says one, as in failed_rollout()
     session.write(rollout);
     return rollout;
   }
@@ -109,7 +111,7 @@ class LoopRun {
   FakeModel model;
   FakeMaker maker;
   SessionLoop loop{
-      link, desk, model, maker, {"w", {}, [] { return false; }}, [this] { return now; }};
+      link, desk, model, maker, 3, {"w", {}, [] { return false; }}, [this] { return now; }};
 };
 
 TEST_CASE("session loop: every granted sample is a session, and an ended one is a rollout") {
@@ -198,6 +200,69 @@ TEST_CASE(
   REQUIRE(run.link.sent.size() == 2);
   CHECK(run.link.sent[0].versions.front().version == 5);
   CHECK(run.link.sent[1].versions.front().version == 6);
+}
+
+TEST_CASE("session loop: requests that the model has not answered are refused when the loop ends") {
+  std::future<int64_t> asked;  // outlives the model, whose end answers it at the latest
+  LoopRun run;
+  run.grant(0, {0});
+  run.turns(2);
+  run.model.is_slow = true;
+  asked = run.begin(run.desk.claim(milliseconds(0)), 0, 3);
+  while (run.model.running() == 0) {
+    std::this_thread::sleep_for(milliseconds(1));
+    run.turns(1);
+  }
+  { const SessionLoop ends{run.link, run.desk, run.model, run.maker, 3, {"w", {}, {}}, {}}; }
+  REQUIRE(asked.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
+  CHECK_THROWS_WITH(asked.get(), "the run is over");
+}
+
+TEST_CASE("session loop: a session that nobody has claimed is closed with its grant") {
+  LoopRun run;
+  run.grant(0, {0, 1});
+  run.turns(2);
+  const auto claimed = run.desk.claim(milliseconds(0));
+  run.link.events.push_back(bridge::Connected{"run", 1});
+  run.turns(1);
+  CHECK(run.desk.open_sessions() == 1);
+  CHECK(run.desk.find(claimed->id()) == claimed);
+  run.grant(0, {0, 1});
+  run.grant(1, {0});
+  run.turns(2);
+  CHECK(run.desk.unclaimed_sessions() == 2);
+  run.link.events.push_back(
+      bridge::Granted{{}, {{.group_id = 0, .sample_indices = {0, 1}}}});  // others make them
+  run.turns(2);
+  CHECK(run.desk.unclaimed_sessions() == 1);
+  CHECK(run.desk.claim(milliseconds(0))->sample().group_id == 1);
+  CHECK(run.desk.find(claimed->id()) == claimed);
+}
+
+TEST_CASE("session loop: no more sessions than most_unclaimed wait for a harness") {
+  LoopRun run;
+  run.grant(0, {0, 1, 2, 3});
+  run.turns(2);
+  CHECK(run.desk.unclaimed_sessions() == 3);
+  CHECK(run.desk.claim(milliseconds(0))->sample().sample_index == 0);
+  run.turns(2);
+  CHECK(run.desk.unclaimed_sessions() == 3);
+  CHECK(run.desk.open_sessions() == 4);
+}
+
+TEST_CASE("session loop: a session without samples is of the start that would have sampled it") {
+  LoopRun run;
+  run.grant(0, {0});
+  run.turns(2);
+  const auto session = run.desk.claim(milliseconds(0));
+  run.link.events.push_back(bridge::Connected{"run", 2});
+  run.link.events.push_back(
+      bridge::WeightsReady{bridge::make_snapshot("run", 2, 6, make_tensors(6))});
+  run.turns(2);
+  session->end({.rewards = {}, .failure = "tool broke"});
+  run.turns(2);
+  CHECK(run.link.sent.empty());  // the second start has not asked for it
+  CHECK(run.desk.open_sessions() == 0);
 }
 
 TEST_CASE("session loop: nothing is opened under weights that did not install as published") {
