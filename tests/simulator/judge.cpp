@@ -14,6 +14,16 @@ std::string name(const bridge::Rollout& r) { return "rollout " + r.rollout_id; }
 
 }  // namespace
 
+Judge::Judge()
+    : sampled_for_([](const bridge::Rollout& r) {
+        std::vector<SampledPart> parts;
+        for (const bridge::VersionSpan& span : r.versions) {
+          parts.push_back({r.trainer_term, span.version,
+                           r.completion_ids.at(static_cast<std::size_t>(span.begin))});
+        }
+        return parts;
+      }) {}
+
 void Judge::check(bool holds, const std::string& what) {
   ++checks_;
   if (!holds) {
@@ -96,12 +106,16 @@ void Judge::evaluated(const std::vector<bridge::HeldOutSample>& samples, int64_t
 }
 
 void Judge::check_contents(const bridge::Rollout& r) {
-  for (const bridge::VersionSpan& span : r.versions) {
-    const auto found = contents_.find({r.trainer_term, span.version});
+  for (const SampledPart& part : sampled_for_(r)) {
+    const auto found = contents_.find({part.trainer_term, part.version});
     check(found != contents_.end(), name(r) + " names weights that were never published");
-    const int64_t token = r.completion_ids.at(static_cast<std::size_t>(span.begin));
-    check(token == found->second, name(r) + " was sampled from weights " + std::to_string(token) +
-                                      ", the version it names is " + std::to_string(found->second));
+    // A session may go on under a later start of the trainer; its rollout names the first.
+    const auto named = contents_.find({r.trainer_term, part.version});
+    for (const auto& published : {found, named}) {
+      check(published == contents_.end() || part.content == published->second,
+            name(r) + " was sampled from weights " + std::to_string(part.content) +
+                ", the version it names is another");
+    }
   }
 }
 
@@ -174,9 +188,10 @@ void Judge::trained(int64_t step, const bridge::RolloutBatch& batch, int64_t sam
       check(span.version <= step - 1 && span.version >= step - 1 - max_staleness,
             name(r) + " of version " + std::to_string(span.version) + " in step " +
                 std::to_string(step));
-      const auto found = lineage_.find(span.version);
-      check(found != lineage_.end() &&
-                found->second == r.completion_ids.at(static_cast<std::size_t>(span.begin)),
+    }
+    for (const SampledPart& part : sampled_for_(r)) {
+      const auto found = lineage_.find(part.version);
+      check(found != lineage_.end() && found->second == part.content,
             name(r) + " is of weights that the run does not descend from");
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -20,10 +21,21 @@ struct Breach : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What a part of a rollout was really sampled from.
+struct SampledPart {
+  int64_t trainer_term;
+  int64_t version;
+  int64_t content;
+};
+using SampledFor = std::function<std::vector<SampledPart>(const bridge::Rollout&)>;
+
 // Weights are told apart by a number, their content. A sampler puts the content it really ran into
-// the first token of a completion.
+// the first token of a completion, unless sampled_for() knows it.
 class Judge {
  public:
+  Judge();
+  void judge_contents_by(SampledFor sampled_for) { sampled_for_ = std::move(sampled_for); }
+
   // The trainer made or restored weights; what was trained after `version` is undone.
   void published(int64_t trainer_term, int64_t version, int64_t content);
   // Rollouts of these weights are lost with them.
@@ -69,6 +81,7 @@ class Judge {
   // The images of a step are those that its rollouts were made with, each once.
   void check_images(const bridge::RolloutBatch& batch);
 
+  SampledFor sampled_for_;
   std::map<std::pair<int64_t, int64_t>, int64_t> contents_;  // (trainer_term, version) -> content
   std::map<int64_t, int64_t> lineage_;                       // version -> content
   std::map<std::string, std::pair<int64_t, int64_t>> acknowledged_;  // id -> group, version

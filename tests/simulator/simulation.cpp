@@ -22,8 +22,10 @@ constexpr minutes kEndsWithin{30};
 
 // Room for the steps that a restart may use and those that are sampled. Only what cannot be
 // restored is consumed before the checkpoint.
-void limit_journal(Random& random, TrainerPlan& plan, bool images) {
-  const int64_t kBytesOfRecord = images ? 800 + kMostPictures * 600 : 800;
+void limit_journal(Random& random, TrainerPlan& plan, const Scene& scene) {
+  const int64_t kBytesOfRecord = scene.sessions ? 30'000
+                                 : scene.images ? 800 + kMostPictures * 600
+                                                : 800;
   const int64_t steps = 2 * (1 + plan.max_staleness) + 2;
   plan.journal_max_bytes = static_cast<uint64_t>(kBytesOfRecord * steps * plan.refill_rounds *
                                                  plan.prompts_per_step * plan.group_size);
@@ -39,7 +41,7 @@ void limit_images(Random& random, TrainerPlan& plan) {
   plan.images.total_bytes = plan.images.worker_bytes * static_cast<uint64_t>(random.between(1, 2));
 }
 
-TrainerPlan draw_trainer(Random& random, bool images) {
+TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   TrainerPlan plan;
   plan.prompts_per_step = random.between(1, 6);
   plan.group_size = random.between(1, 4);
@@ -56,9 +58,9 @@ TrainerPlan draw_trainer(Random& random, bool images) {
     plan.evaluate_every = random.between(1, 3);
   }
   if (random.chance(0.15)) {
-    limit_journal(random, plan, images);
+    limit_journal(random, plan, scene);
   }
-  if (images && random.chance(0.6)) {
+  if (scene.images && random.chance(0.6)) {
     limit_images(random, plan);
   }
   return plan;
@@ -94,14 +96,41 @@ void draw_habits(Random& random, WorkerPlan& plan) {
   }
 }
 
+// Its samples become sessions of agents.
+void draw_sessions(Random& random, WorkerPlan& plan, bool is_good) {
+  SessionPlan sessions;
+  sessions.with_server = plan.with_server;
+  sessions.sample_time = std::min<Span>(plan.sample_time, milliseconds(500));
+  sessions.timeout = seconds(random.between(is_good ? 40 : 5, 60));
+  sessions.max_turns = random.between(1, 8);
+  sessions.max_new_tokens = random.between(1, 8);
+  sessions.capacity = plan.capacity_samples;
+  sessions.failures = plan.failures;
+  sessions.agents = random.between(1, 8);
+  const int64_t threads = 2 * sessions.agents + 8;  // as the product's
+  sessions.threads = static_cast<std::size_t>(is_good ? threads : random.between(2, threads));
+  sessions.mischief = random.chance(0.2) ? 0 : 0.4;
+  sessions.losses = random.chance(0.2) ? 0 : random.chance(0.2) ? 0.3 : 0.08;
+  if (!is_good && random.chance(0.1)) {
+    sessions.agents = 0;
+  }
+  plan.spoils = 0;  // whoever breaks a rollout is the judge's of other scenes
+  plan.sessions = sessions;
+}
+
 class Simulation {
  public:
   Simulation(uint64_t seed, const Scene& scene)
       : world_(seed, scene.verbose),
-        plan_(draw_trainer(world_.random, scene.images)),
+        plan_(draw_trainer(world_.random, scene)),
         trainer_(world_, plan_),
         mean_gap_(world_.random.between(Span(milliseconds(20)), Span(seconds(3)))),
         is_unreliable_(world_.random.chance(0.2)) {
+    if (scene.sessions) {
+      sessions_ = std::make_unique<SessionWorld>(world_.events);
+      world_.judge.judge_contents_by(
+          [this](const bridge::Rollout& r) { return sessions_->judge.sampled_for(r); });
+    }
     const int64_t workers =
         world_.random.chance(0.2) ? world_.random.between(4, 10) : world_.random.between(1, 3);
     // One keeps the rules, so that the run can end.
@@ -115,8 +144,11 @@ class Simulation {
       if (i != good) {
         draw_habits(world_.random, plan);
       }
-      workers_.push_back(
-          std::make_unique<SimWorker>(world_, trainer_, plan, "w" + std::to_string(i)));
+      if (scene.sessions) {
+        draw_sessions(world_.random, plan, i == good);
+      }
+      workers_.push_back(std::make_unique<SimWorker>(world_, trainer_, plan,
+                                                     "w" + std::to_string(i), sessions_.get()));
     }
   }
 
@@ -156,6 +188,11 @@ class Simulation {
     outcome.events = world_.events.steps();
     outcome.checks = world_.judge.checks();
     outcome.images = trainer_.images();
+    if (sessions_) {
+      const SessionJudge& judge = sessions_->judge;
+      outcome.checks += judge.checks();
+      outcome.sessions = {judge.answers(), judge.branches(), judge.of_several_versions()};
+    }
     outcome.virtual_seconds = std::chrono::duration<double>(world_.events.now() - kBegin).count();
     return outcome;
   }
@@ -196,8 +233,9 @@ class Simulation {
 
   // A sample may go from one worker that never answers to the next, each until its deadline.
   Span longest_idle() const {
-    const auto mute = std::count_if(workers_.begin(), workers_.end(),
-                                    [](const auto& w) { return w->plan().never_answers; });
+    const auto mute = std::count_if(workers_.begin(), workers_.end(), [](const auto& w) {
+      return w->plan().never_answers || w->plan().nobody_claims();
+    });
     return kMostIdle + mute * plan_.assignment_timeout;
   }
 
@@ -231,6 +269,9 @@ class Simulation {
     world_.network.heal();
     world_.disk.set_full(false);
     world_.disk.crash_at_append(0);
+    for (const auto& worker : workers_) {
+      worker->heal_agents();
+    }
   }
 
   void fault(const std::string& kind, const std::string& whom) {
@@ -244,11 +285,23 @@ class Simulation {
   }
 
   void inject() {
+    if (sessions_ && world_.random.chance(0.15)) {
+      return inject_agent_fault(any_worker());
+    }
     const int64_t kind = world_.random.between(0, 99);
     if (kind < 75) {
       inject_worker_fault(any_worker(), kind);
     } else {
       inject_trainer_fault(kind);
+    }
+  }
+
+  void inject_agent_fault(SimWorker& worker) {
+    if (world_.random.chance(0.05)) {
+      fault("harness ends", worker.id());
+      worker.end_harness();
+    } else {
+      worker.kill_agent(world_.random.between(Span(milliseconds(10)), Span(seconds(5))));
     }
   }
 
@@ -336,6 +389,7 @@ class Simulation {
 
   World world_;
   TrainerPlan plan_;
+  std::unique_ptr<SessionWorld> sessions_;  // before the workers, which use it
   SimTrainer trainer_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
   Span mean_gap_;

@@ -10,6 +10,13 @@
 
 namespace ringside::simulator {
 
+// Of the sessions of a run.
+struct SessionFigures {
+  int64_t answers = 0;              // that agents were given
+  int64_t branches = 0;             // of rollouts
+  int64_t of_several_versions = 0;  // rollouts with rewards
+};
+
 struct Outcome {
   bool ok = false;
   std::string trouble;  // the invariant that was broken, and the state of everybody
@@ -18,10 +25,12 @@ struct Outcome {
   int64_t checks = 0;
   double virtual_seconds = 0;
   ImageFigures images;
+  SessionFigures sessions;
 };
 
 struct Scene {
-  bool images = false;  // tools return images in many of the runs
+  bool images = false;    // tools return images in many of the runs
+  bool sessions = false;  // most workers' samples are sessions of agents
   bool verbose = false;
 };
 

@@ -5,6 +5,7 @@
 //   simulator --faults 1000000       a million
 //   simulator --first 5000           from seed 5000 on
 //   simulator --images               with tools that return images
+//   simulator --sessions             with samples that are sessions of agents
 //   simulator --seed 17 --verbose    one seed again, with a trace on standard error
 //
 // Exit code 1 when a seed failed. README.md says what is simulated and what is checked.
@@ -41,23 +42,25 @@ Flags read_flags(int argc, char** argv) {
       flags.seed = number();
     } else if (word == "--images") {
       flags.scene.images = true;
+    } else if (word == "--sessions") {
+      flags.scene.sessions = true;
     } else if (word == "--verbose") {
       flags.scene.verbose = true;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: simulator [--images] [--faults N] [--first SEED] [--seed SEED] [--verbose]\n");
+      std::fprintf(stderr,
+                   "usage: simulator [--images] [--sessions] [--faults N] [--first SEED] [--seed "
+                   "SEED] [--verbose]\n");
       std::exit(2);
     }
   }
   return flags;
 }
 
-void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, bool images) {
+void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, const char* scene) {
   std::printf(
       "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu%s --verbose\n",
       static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults),
-      outcome.trouble.c_str(), static_cast<unsigned long long>(seed), images ? " --images" : "");
+      outcome.trouble.c_str(), static_cast<unsigned long long>(seed), scene);
   std::fflush(stdout);
 }
 
@@ -73,6 +76,7 @@ int main(int argc, char** argv) {
   uint64_t runs = 0, failed = 0, events = 0;
   int64_t checks = 0;
   ringside::simulator::ImageFigures images;
+  ringside::simulator::SessionFigures sessions;
   const auto begin = std::chrono::steady_clock::now();
   do {
     const Outcome outcome = ringside::simulator::simulate(seed, flags.scene);
@@ -83,10 +87,16 @@ int main(int argc, char** argv) {
     images.asked += outcome.images.asked;
     images.dropped += outcome.images.dropped;
     images.trained += outcome.images.trained;
+    sessions.answers += outcome.sessions.answers;
+    sessions.branches += outcome.sessions.branches;
+    sessions.of_several_versions += outcome.sessions.of_several_versions;
     ++runs;
     if (!outcome.ok) {
       ++failed;
-      print_failure(seed, faults.total(), outcome, flags.scene.images);
+      print_failure(seed, faults.total(), outcome,
+                    flags.scene.images     ? " --images"
+                    : flags.scene.sessions ? " --sessions"
+                                           : "");
     }
     ++seed;
   } while (flags.seed == 0 && faults.total() < flags.faults);
@@ -101,6 +111,11 @@ int main(int argc, char** argv) {
                 static_cast<unsigned long long>(images.asked),
                 static_cast<unsigned long long>(images.dropped),
                 static_cast<unsigned long long>(images.trained));
+  }
+  if (flags.scene.sessions) {
+    std::printf("%lld answers of sessions, %lld branches, %lld rollouts of several versions\n",
+                static_cast<long long>(sessions.answers), static_cast<long long>(sessions.branches),
+                static_cast<long long>(sessions.of_several_versions));
   }
   std::printf(
       "%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a "

@@ -11,6 +11,7 @@ namespace {
 struct Runs {
   FaultCounts faults;
   ImageFigures images;
+  SessionFigures sessions;
 
   Runs(const Scene& scene, uint64_t enough) {
     rl::log::set_level(rl::log::Level::kError);
@@ -20,7 +21,11 @@ struct Runs {
       images.asked += outcome.images.asked;
       images.dropped += outcome.images.dropped;
       images.trained += outcome.images.trained;
-      INFO("simulator --seed " << seed << (scene.images ? " --images" : "") << " --verbose");
+      sessions.answers += outcome.sessions.answers;
+      sessions.branches += outcome.sessions.branches;
+      sessions.of_several_versions += outcome.sessions.of_several_versions;
+      INFO("simulator --seed " << seed << (scene.images ? " --images" : "")
+                               << (scene.sessions ? " --sessions" : "") << " --verbose");
       INFO(outcome.trouble);
       REQUIRE(outcome.ok);
       REQUIRE(outcome.checks > 0);
@@ -42,6 +47,19 @@ TEST_CASE("a hundred thousand simulated faults lose no image of a conversation")
   CHECK(runs.images.trained > 1000);
 }
 
+TEST_CASE("twenty thousand simulated faults lose or mix up no answer of a session") {
+  const Runs runs({.sessions = true}, 20'000);
+  for (const char* kind :
+       {"lost answer", "repeated request", "conversation forked", "history rewritten",
+        "request with the id of another session", "request after the reward", "second reward",
+        "agent killed", "agent hangs", "harness ends", "request that cannot be sampled"}) {
+    CHECK(runs.faults.by_kind().contains(kind));
+  }
+  CHECK(runs.sessions.answers > 10'000);
+  CHECK(runs.sessions.branches > 300);
+  CHECK(runs.sessions.of_several_versions > 100);
+}
+
 TEST_CASE("a seed gives the same run again") {
   const Outcome a = simulate(7);
   const Outcome b = simulate(7);
@@ -50,6 +68,7 @@ TEST_CASE("a seed gives the same run again") {
   CHECK(a.virtual_seconds == b.virtual_seconds);
   CHECK(simulate(8).events != a.events);
   CHECK(simulate(7, {.images = true}).events != a.events);
+  CHECK(simulate(7, {.sessions = true}).events == simulate(7, {.sessions = true}).events);
 }
 
 }  // namespace

@@ -226,6 +226,7 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
     throw Breach(identity + " is refused again and again and is not told to leave");
   }
   if (ack.status != "ACCEPTED") {
+    world_.trace("trainer: " + ack.status + " " + ack.rollout_id + " " + ack.detail);
     return;
   }
   rejected_in_row_[identity] = 0;

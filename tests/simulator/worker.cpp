@@ -69,8 +69,24 @@ Status SimLink::send(const Rollout& rollout) {
   return state_.send_rollout(twice);
 }
 
+SimWorker::SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan,
+                     std::string worker_id, SessionWorld* sessions)
+    : world_(world),
+      trainer_(trainer),
+      plan_(plan),
+      worker_id_(std::move(worker_id)),
+      server_(world, plan_, worker_id_),
+      sessions_(sessions) {
+  if (plan_.sessions) {
+    harness_ = std::make_unique<SimHarness>(
+        world_, sessions_->judge, *plan_.sessions,
+        [this](const ClientRequest& request, const Respond& respond) { arrive(request, respond); });
+  }
+}
+
 SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s,
-                            const WorkerOptions& options, SimFetcher::Ask ask)
+                            SessionWorld* shared, const WorkerOptions& options, SimFetcher::Ask ask,
+                            uint64_t life)
     : fetcher(std::make_shared<SimFetcher>(std::move(ask))),
       state(options, {fetcher}),
       link(state, world, plan),
@@ -79,18 +95,25 @@ SimWorker::Process::Process(World& world, const WorkerPlan& plan, SimServer& s,
   state.touch(world.events.now());
   const rl::WorkerSettings settings{options.worker_id, {}, [] { return false; }};
   const auto now = [&world] { return world.events.now(); };
-  if (plan.with_server) {
+  if (plan.sessions) {
+    sessions = std::make_unique<SessionSide>(world, shared->judge, shared->texts, *plan.sessions,
+                                             link, options.worker_id, life);
+  } else if (plan.with_server) {
     served.emplace(link, server, settings, plan.server, now);
   } else {
     embedded.emplace(link, model, settings, plan.batch_samples, now);
   }
 }
 
-milliseconds SimWorker::Process::turn() { return embedded ? embedded->turn() : served->turn(); }
-bool SimWorker::Process::is_over() const {
-  return embedded ? embedded->is_over() : served->is_over();
+milliseconds SimWorker::Process::turn() {
+  return sessions ? sessions->turn() : embedded ? embedded->turn() : served->turn();
 }
-Span SimWorker::Process::take_busy() { return embedded ? model.take_busy() : server.take_busy(); }
+bool SimWorker::Process::is_over() const {
+  return sessions ? sessions->is_over() : embedded ? embedded->is_over() : served->is_over();
+}
+Span SimWorker::Process::take_busy() {
+  return sessions ? sessions->take_busy() : embedded ? model.take_busy() : server.take_busy();
+}
 
 void SimWorker::start() {
   if (over_ || process_) {
@@ -98,13 +121,16 @@ void SimWorker::start() {
   }
   ++life_;
   process_ = std::make_unique<Process>(
-      world_, plan_, server_, options_of(plan_, worker_id_, life_),
-      [this](const Header& header, const ChunkBody& body) { ask_for_chunk(header, body); });
+      world_, plan_, server_, sessions_, options_of(plan_, worker_id_, life_),
+      [this](const Header& header, const ChunkBody& body) { ask_for_chunk(header, body); }, life_);
   inbox_.clear();
   busy_until_ = stopped_until_ = {};
   world_.trace(worker_id_ + ": starts");
   tick();
   schedule_turn(Span{});
+  if (harness_ && life_ == 1) {
+    harness_->start();
+  }
 }
 
 void SimWorker::crash(Span away) {
@@ -122,9 +148,51 @@ void SimWorker::crash(Span away) {
 }
 
 void SimWorker::damage_next_install() {
-  if (process_) {
+  if (process_ && process_->sessions) {
+    process_->sessions->model().damage_next_install();
+  } else if (process_) {
     process_->model.damage_next_install();
   }
+}
+
+void SimWorker::restart_server(Span away) {
+  if (process_ && process_->sessions) {
+    process_->sessions->model().restart_server();
+  }
+  server_.restart(away);
+}
+
+void SimWorker::end_harness() {
+  if (process_ && process_->sessions) {
+    process_->sessions->maker().end_harness();
+  }
+}
+
+void SimWorker::kill_agent(Span away) {
+  if (harness_) {
+    harness_->kill_one(away);
+  }
+}
+
+void SimWorker::heal_agents() {
+  if (harness_) {
+    harness_->heal();
+  }
+}
+
+// Threads of HTTP serve while the loop is busy, but not in a process that is stopped.
+void SimWorker::arrive(const ClientRequest& request, const Respond& respond) {
+  if (!process_) {
+    return respond({over_ ? 410 : 0});
+  }
+  if (world_.events.now() >= stopped_until_) {
+    return process_->sessions->http().arrive(request, respond);
+  }
+  world_.events.at(stopped_until_, [this, life = life_, request, respond] {
+    if (life == life_) {
+      arrive(request, respond);
+    }
+  });
 }
 
 void SimWorker::schedule_tick() {
@@ -317,16 +385,24 @@ void SimWorker::turn() {
     if (process_->is_over()) {
       world_.trace(worker_id_ + ": the run is over");
       over_ = true;
-      return crash(Span{});
+      return end_process(Span{});
     }
     // A server's answers are looked for every 2 ms; that often costs time and shows nothing more.
-    schedule_turn(std::max<Span>(wait, milliseconds(10)));
+    schedule_turn(std::max<Span>(wait, plan_.sessions ? milliseconds(25) : milliseconds(10)));
   } catch (const Breach&) {
     throw;
   } catch (const std::runtime_error& error) {
     world_.trace(worker_id_ + ": ends with: " + error.what());
-    crash(kRelaunch);
+    end_process(kRelaunch);
   }
+}
+
+// The process ends by itself.
+void SimWorker::end_process(Span away) {
+  if (process_->sessions) {
+    process_->sessions->leave();
+  }
+  crash(away);
 }
 
 std::string SimWorker::summary() const {

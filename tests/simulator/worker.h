@@ -12,6 +12,8 @@
 #include "rl/worker/embedded_loop.h"
 #include "rl/worker/server_loop.h"
 #include "rollout_bridge/worker/worker_state.h"
+#include "tests/simulator/agents.h"
+#include "tests/simulator/session_side.h"
 #include "tests/simulator/trainer.h"
 #include "tests/simulator/weights.h"
 
@@ -24,14 +26,18 @@ struct WorkerPlan {
   std::size_t max_pending = 1024;
   Span sample_time = milliseconds(300);  // of a batch, or of one request
   rl::ServerConfig server;
-  bool server_labels = true;  // its answers name their version
-  double failures = 0;        // of samples
-  int64_t pictures = 0;       // that its tools return; 0: none
+  bool server_labels = true;            // its answers name their version
+  double failures = 0;                  // of samples
+  int64_t pictures = 0;                 // that its tools return; 0: none
+  std::optional<SessionPlan> sessions;  // its samples are sessions of agents
   // What it does against the protocol.
   double spoils = 0;           // share of its rollouts that break a rule
   bool never_answers = false;  // is alive and sends no rollout
   bool never_stages = false;   // is alive and fetches no weights
-  bool keeps_the_rules() const { return spoils == 0 && !never_answers && !never_stages; }
+  bool nobody_claims() const { return sessions && sessions->agents == 0; }
+  bool keeps_the_rules() const {
+    return spoils == 0 && !never_answers && !never_stages && !nobody_claims();
+  }
 };
 
 // What the product's loops see of a WorkerState; WorkerEndpoint without a thread.
@@ -149,21 +155,30 @@ class SimFetcher final : public bridge::WeightFetcher {
   std::deque<Packet> answers_;
 };
 
+// What the sessions of all workers share.
+struct SessionWorld {
+  explicit SessionWorld(const EventQueue& events) : judge(events) {}
+  SessionTexts texts;
+  SessionJudge judge;
+};
+
 class SimWorker final : public WorkerPort {
  public:
-  SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan, std::string worker_id)
-      : world_(world),
-        trainer_(trainer),
-        plan_(plan),
-        worker_id_(std::move(worker_id)),
-        server_(world, plan_, worker_id_) {}
+  // sessions: for a plan with sessions.
+  SimWorker(World& world, SimTrainer& trainer, const WorkerPlan& plan, std::string worker_id,
+            SessionWorld* sessions = nullptr);
 
   void start();
   // The process dies; the launcher starts it again after `away`.
   void crash(Span away);
   // SIGSTOP, a suspended machine.
   void stop(Span span) { stopped_until_ = world_.events.now() + span; }
-  void restart_server(Span away) { server_.restart(away); }
+  void restart_server(Span away);
+  // The harness's process ends, or one of its agents is killed.
+  void end_harness();
+  void kill_agent(Span away);
+  // The agents' connections lose nothing more.
+  void heal_agents();
   void damage_next_install();
 
   const std::string& id() const { return worker_id_; }
@@ -178,8 +193,8 @@ class SimWorker final : public WorkerPort {
  private:
   // Of one process.
   struct Process {
-    Process(World& world, const WorkerPlan& plan, SimServer& server,
-            const bridge::WorkerOptions& options, SimFetcher::Ask ask);
+    Process(World& world, const WorkerPlan& plan, SimServer& server, SessionWorld* sessions,
+            const bridge::WorkerOptions& options, SimFetcher::Ask ask, uint64_t life);
     std::chrono::milliseconds turn();
     bool is_over() const;
     Span take_busy();
@@ -191,6 +206,7 @@ class SimWorker final : public WorkerPort {
     SimServer& server;
     std::optional<rl::EmbeddedLoop> embedded;
     std::optional<rl::ServerLoop> served;
+    std::unique_ptr<SessionSide> sessions;
   };
 
   void schedule_tick();
@@ -205,12 +221,16 @@ class SimWorker final : public WorkerPort {
   void on_chunk(uint64_t life, uint64_t incarnation, Packet packet);
   void schedule_turn(Span after);
   void turn();
+  void end_process(Span away);
+  void arrive(const ClientRequest& request, const Respond& respond);
 
   World& world_;
   SimTrainer& trainer_;
   WorkerPlan plan_;
   std::string worker_id_;
   SimServer server_;
+  SessionWorld* sessions_;
+  std::unique_ptr<SimHarness> harness_;
   uint64_t life_ = 0;
   std::unique_ptr<Process> process_;
   std::string identity_;  // of the connection; empty: none is wanted
