@@ -308,6 +308,9 @@ void Generation::record(Row& row, int64_t id, float logprob) {
   } else if (std::ssize(completion.ids) == most_tokens(row.completion)) {
     completion.finish = StopReason::kLength;
   }
+  if (options_.on_token) {
+    options_.on_token(row.completion, completion);
+  }
 }
 
 void Generation::drop_finished() {

@@ -5,6 +5,7 @@
 // token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -53,6 +54,10 @@ struct GenerateOptions {
   // Called before every token. True ends all unfinished completions as kAborted with their tokens
   // so far.
   std::function<bool()> should_stop = {};
+  // Called after each token, with the number of its completion and the completion so far, whose
+  // last token it is: the completion's last one unless `finish` is kAborted. Without routes_sLK.
+  // What it throws, generate() throws.
+  std::function<void(std::size_t completion, const Completion& so_far)> on_token = {};
   // Completions bring routes_sLK, unless should_stop ended them before they began. The model has
   // experts.
   bool record_routes = false;

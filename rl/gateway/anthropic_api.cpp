@@ -1,6 +1,7 @@
 #include "rl/gateway/anthropic_api.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "rl/gateway/chat_messages.h"
 #include "rl/gateway/request_fields.h"
@@ -68,7 +69,8 @@ void add_message(const ordered_json& message, ordered_json& messages) {
     if (type == "text") {
       own["content"] = own["content"].get<std::string>() + of_block.text("text");
     } else if (type == "thinking" && role == "assistant") {
-      own["reasoning_content"] = of_block.text("thinking");
+      own["reasoning_content"] =
+          own.value("reasoning_content", std::string()) + of_block.text("thinking");
     } else if (type == "tool_use" && role == "assistant") {
       own["tool_calls"].push_back(tool_call_of(of_block));
     } else {
@@ -125,6 +127,15 @@ ordered_json input_of(const ReplyToolCall& call) {
   return input.is_object() ? input : ordered_json{{"arguments", call.arguments}};
 }
 
+ordered_json tool_block(const ReplyToolCall& call, ordered_json input) {
+  return {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}};
+}
+
+ordered_json message_usage(const ModelReplies& answer) {
+  return {{"input_tokens", answer.prompt_ids.size()},
+          {"output_tokens", answer.replies.front().ids.size()}};
+}
+
 ordered_json blocks_of(const ModelReply& reply) {
   ordered_json blocks = ordered_json::array();
   if (!reply.reasoning.empty()) {
@@ -134,8 +145,7 @@ ordered_json blocks_of(const ModelReply& reply) {
     blocks.push_back({{"type", "text"}, {"text", reply.content}});
   }
   for (const ReplyToolCall& call : reply.tool_calls) {
-    blocks.push_back(
-        {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", input_of(call)}});
+    blocks.push_back(tool_block(call, input_of(call)));
   }
   return blocks;
 }
@@ -150,23 +160,84 @@ std::string named_event(const char* name, ordered_json data) {
   return std::string("event: ") + name + "\ndata: " + all.dump() + "\n\n";
 }
 
-// The events of one block: it starts empty, and its content is the one change.
-std::string block_events(const ordered_json& block, std::size_t index) {
-  ordered_json start = block, delta;
-  if (block["type"] == "text") {
-    start["text"] = "";
-    delta = {{"type", "text_delta"}, {"text", block["text"]}};
-  } else if (block["type"] == "thinking") {
-    start["thinking"] = "";
-    delta = {{"type", "thinking_delta"}, {"thinking", block["thinking"]}};
-  } else {
-    start["input"] = ordered_json::object();
-    delta = {{"type", "input_json_delta"}, {"partial_json", block["input"].dump()}};
+// Reasoning and text as they come, in a block until another begins; a call is a block of its own.
+class MessageEvents : public EventWriter {
+ public:
+  explicit MessageEvents(const ModelRequest& asked) : asked_(asked) {}
+
+  std::string begin(const ModelReplies& answer) override {
+    return named_event(
+        "message_start",
+        {{"message",
+          {{"id", answer.id},
+           {"type", "message"},
+           {"role", "assistant"},
+           {"model", asked_.model},
+           {"content", ordered_json::array()},
+           {"stop_reason", nullptr},
+           {"stop_sequence", nullptr},
+           {"usage", {{"input_tokens", answer.prompt_ids.size()}, {"output_tokens", 0}}}}}});
   }
-  return named_event("content_block_start", {{"index", index}, {"content_block", start}}) +
-         named_event("content_block_delta", {{"index", index}, {"delta", delta}}) +
-         named_event("content_block_stop", {{"index", index}});
-}
+  std::string part(std::size_t /*choice*/, const ReplyPart& part) override {
+    std::string events;
+    if (!part.reasoning.empty()) {
+      events += in_block({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+      events += delta({{"type", "thinking_delta"}, {"thinking", part.reasoning}});
+    }
+    if (!part.content.empty()) {
+      events += in_block({{"type", "text"}, {"text", ""}});
+      events += delta({{"type", "text_delta"}, {"text", part.content}});
+    }
+    for (const ReplyToolCall& call : part.tool_calls) {
+      events += close_block();  // also one of another call
+      events += in_block(tool_block(call, ordered_json::object()));
+      events += delta({{"type", "input_json_delta"}, {"partial_json", input_of(call).dump()}});
+      events += close_block();
+    }
+    return events;
+  }
+  std::string end(const ModelReplies& answer) override {
+    const ModelReply& reply = answer.replies.front();
+    std::string events;
+    if (reply.content.empty() && reply.tool_calls.empty()) {
+      events += in_block({{"type", "text"}, {"text", ""}});
+    }
+    return events + close_block() +
+           named_event(
+               "message_delta",
+               {{"delta",
+                 {{"stop_reason", stop_reason(reply)}, {"stop_sequence", stop_text_of(reply)}}},
+                {"usage", message_usage(answer)}}) +
+           named_event("message_stop", ordered_json::object());
+  }
+  std::string error(int status, const std::string& why) override {
+    return named_event("error", anthropic_error(status, why));
+  }
+
+ private:
+  // Begins the block unless one of its type is open.
+  std::string in_block(const ordered_json& block) {
+    if (open_ == block["type"]) {
+      return "";
+    }
+    std::string events = close_block();
+    open_ = block["type"].get<std::string>();
+    return events +
+           named_event("content_block_start", {{"index", index_}, {"content_block", block}});
+  }
+  std::string delta(const ordered_json& change) const {
+    return named_event("content_block_delta", {{"index", index_}, {"delta", change}});
+  }
+  std::string close_block() {
+    return std::exchange(open_, "").empty()
+               ? ""
+               : named_event("content_block_stop", {{"index", index_++}});
+  }
+
+  ModelRequest asked_;
+  std::string open_;  // the type of the block that is open, or ""
+  int64_t index_ = 0;
+};
 
 }  // namespace
 
@@ -203,30 +274,11 @@ ordered_json anthropic_answer(const ModelRequest& asked, const ModelReplies& rep
           {"content", blocks_of(reply)},
           {"stop_reason", stop_reason(reply)},
           {"stop_sequence", stop_text_of(reply)},
-          {"usage",
-           {{"input_tokens", replies.prompt_ids.size()}, {"output_tokens", reply.ids.size()}}}};
+          {"usage", message_usage(replies)}};
 }
 
-std::string anthropic_events(const ModelRequest& asked, const ModelReplies& replies) {
-  ordered_json message = anthropic_answer(asked, replies);
-  const ordered_json blocks = message["content"];
-  const ordered_json usage = message["usage"];
-  message["content"] = ordered_json::array();
-  message["stop_reason"] = nullptr;
-  message["stop_sequence"] = nullptr;
-  message["usage"]["output_tokens"] = 0;
-  std::string events = named_event("message_start", {{"message", message}});
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    events += block_events(blocks[i], i);
-  }
-  const ModelReply& reply = replies.replies.front();
-  return events +
-         named_event(
-             "message_delta",
-             {{"delta",
-               {{"stop_reason", stop_reason(reply)}, {"stop_sequence", stop_text_of(reply)}}},
-              {"usage", usage}}) +
-         named_event("message_stop", ordered_json::object());
+std::unique_ptr<EventWriter> anthropic_events(const ModelRequest& asked) {
+  return std::make_unique<MessageEvents>(asked);
 }
 
 ordered_json anthropic_error(int status, const std::string& message) {

@@ -2,9 +2,11 @@
 // Source: Anthropic's Messages API reference.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "rl/gateway/event_writer.h"
 #include "rl/gateway/model_request.h"
 
 namespace ringside::rl {
@@ -17,9 +19,10 @@ namespace ringside::rl {
 // any and tool.
 ModelRequest read_anthropic_messages(const nlohmann::ordered_json& body);
 
-// The answer as one JSON object, or as the events of a stream. There is one reply.
+// The answer as one JSON object. There is one reply.
 nlohmann::ordered_json anthropic_answer(const ModelRequest& asked, const ModelReplies& replies);
-std::string anthropic_events(const ModelRequest& asked, const ModelReplies& replies);
+// The answer as the events of a stream. Each tool call comes in one piece.
+std::unique_ptr<EventWriter> anthropic_events(const ModelRequest& asked);
 
 // The body of an error of this HTTP status.
 nlohmann::ordered_json anthropic_error(int status, const std::string& message);

@@ -1,30 +1,19 @@
 // Answers of the gateway: from a request of a session to its replies. Torch-free.
 #pragma once
 
-#include <future>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <vector>
 
 #include "rl/gateway/chat_turns.h"
+#include "rl/gateway/event_writer.h"
 #include "rl/gateway/model_request.h"
-#include "rl/gateway/reply_reader.h"
+#include "rl/gateway/pending_answer.h"
+#include "rl/gateway/reply_stream.h"
 #include "rl/gateway/session.h"
 #include "rl/gateway/session_desk.h"
 
 namespace ringside::rl {
-
-// A request whose tokens are being sampled.
-struct PendingReplies {
-  ModelRequest asked;
-  ChatTurns::Context context;
-  std::vector<TokenRequest> requests;
-  ReplyParser parser;
-  std::vector<std::future<TokenAnswer>> answers;
-
-  // Gateway::finish() would not block. Blocks: never.
-  bool are_sampled() const;
-};
 
 // Thread safety: any threads.
 class Gateway {
@@ -32,14 +21,18 @@ class Gateway {
   // parser: as reply_parser(). `text` and `desk` must outlive this.
   Gateway(SessionDesk& desk, ChatText& text, std::string parser);
 
+  // What a request samples from. It is submitted to the desk, and records its answers.
+  // Throws: as PendingAnswer.
+  PendingAnswer begin(const std::shared_ptr<Session>& session, ModelRequest asked);
+
   // Samples the replies to a request, and records them in the session.
   // Blocks: until they are sampled.
   // Throws: RequestRefused.
-  ModelReplies answer(Session& session, const ModelRequest& asked);
-  // The two halves of answer(). begin() blocks only as ChatText; finish() until all are sampled.
-  // Throws: RequestRefused.
-  PendingReplies begin(Session& session, const ModelRequest& asked);
-  ModelReplies finish(Session& session, PendingReplies pending);
+  ModelReplies answer(const std::shared_ptr<Session>& session, ModelRequest asked);
+
+  // The same as events of a stream, while they are sampled. Throws: RequestRefused.
+  std::unique_ptr<ReplyStream> stream(const std::shared_ptr<Session>& session, ModelRequest asked,
+                                      std::unique_ptr<EventWriter> writer);
 
   // What a harness gets for a session that it claims.
   static nlohmann::ordered_json claimed(const Session& session);
@@ -51,8 +44,6 @@ class Gateway {
   SessionDesk& desk() const { return desk_; }
 
  private:
-  ChatTurns::Context context_of(const Session& session, const ModelRequest& asked);
-
   SessionDesk& desk_;
   ChatText& text_;
   const std::string parser_;

@@ -25,7 +25,7 @@ constexpr int64_t kMostWait = 60;                          // seconds
 struct Dialect {
   ModelRequest (*read)(const ordered_json&);
   ordered_json (*write)(const ModelRequest&, const ModelReplies&);
-  std::string (*events)(const ModelRequest&, const ModelReplies&);
+  std::unique_ptr<EventWriter> (*events)(const ModelRequest&);
   ordered_json (*error)(int, const std::string&);
 };
 
@@ -84,6 +84,7 @@ class GatewayServer::Server {
     http.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
     http.set_payload_max_length(kMostBytes);
     http.set_read_timeout(30);
+    http.set_write_timeout(30);      // of a client that reads no stream; its samples are recorded
     http.set_keep_alive_timeout(1);  // an idle connection keeps a thread
     http.set_tcp_nodelay(true);
     add_routes();
@@ -141,12 +142,21 @@ class GatewayServer::Server {
   void reply(const httplib::Request& request, const Dialect& dialect, httplib::Response& response) {
     const std::shared_ptr<Session> session = gateway_.desk().find(session_name(request));
     const ModelRequest asked = dialect.read(body_of(request));
-    const ModelReplies replies = gateway_.answer(*session, asked);
-    if (asked.stream) {
-      response.set_content(dialect.events(asked, replies), "text/event-stream");
-    } else {
-      response.set_content(dialect.write(asked, replies).dump(), kJson);
+    if (!asked.stream) {
+      response.set_content(dialect.write(asked, gateway_.answer(session, asked)).dump(), kJson);
+      return;
     }
+    const std::shared_ptr<ReplyStream> stream =
+        gateway_.stream(session, asked, dialect.events(asked));
+    response.set_chunked_content_provider("text/event-stream",
+                                          [stream](std::size_t, httplib::DataSink& sink) {
+                                            const std::string events = stream->next();
+                                            if (events.empty()) {
+                                              sink.done();
+                                              return true;
+                                            }
+                                            return sink.write(events.data(), events.size());
+                                          });
   }
 
   void claim(const httplib::Request& request, httplib::Response& response) {

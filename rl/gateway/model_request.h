@@ -34,15 +34,20 @@ struct ReplyToolCall {
 
 enum class ReplyFinish { kStop, kLength, kToolCalls };
 
-struct ModelReply {
+// What a reply says, or a piece of it.
+struct ReplyPart {
   std::string reasoning;
   std::string content;
   std::vector<ReplyToolCall> tool_calls;
-  ReplyFinish finish = ReplyFinish::kStop;
-  std::string stop_text;  // the text of `stops` that ended it, or ""
   std::vector<int64_t> ids;
   std::vector<float> logprobs;
   std::vector<std::string> tokens;  // the text of each id, with logprobs
+};
+
+struct ModelReply : ReplyPart {
+  ReplyFinish finish = ReplyFinish::kStop;
+  std::string stop_text;  // the text of `stops` that ended it, or ""
+  std::string text;       // that all of this was read from
 };
 
 struct ModelReplies {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "rl/gateway/chat_messages.h"
 #include "rl/gateway/request_fields.h"
@@ -87,7 +88,7 @@ ordered_json byte_values(const std::string& token) {
   return bytes;
 }
 
-ordered_json chat_logprobs(const ModelReply& reply) {
+ordered_json chat_logprobs(const ReplyPart& reply) {
   ordered_json content = ordered_json::array();
   for (std::size_t i = 0; i < reply.ids.size(); ++i) {
     content.push_back({{"token", reply.tokens[i]},
@@ -98,12 +99,13 @@ ordered_json chat_logprobs(const ModelReply& reply) {
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-ordered_json written_tool_calls(const ModelReply& reply, bool numbered) {
+// first: the number of the first one in a stream; none without numbers.
+ordered_json written_tool_calls(const ReplyPart& part, std::optional<std::size_t> first) {
   ordered_json calls = ordered_json::array();
-  for (const ReplyToolCall& call : reply.tool_calls) {
+  for (const ReplyToolCall& call : part.tool_calls) {
     ordered_json one = ordered_json::object();
-    if (numbered) {
-      one["index"] = calls.size();
+    if (first) {
+      one["index"] = *first + calls.size();
     }
     one.update({{"id", call.id},
                 {"type", "function"},
@@ -113,7 +115,7 @@ ordered_json written_tool_calls(const ModelReply& reply, bool numbered) {
   return calls;
 }
 
-ordered_json written_message(const ModelReply& reply, bool numbered) {
+ordered_json written_message(const ModelReply& reply) {
   ordered_json message{{"role", "assistant"}, {"content", reply.content}};
   if (reply.content.empty() && !reply.tool_calls.empty()) {
     message["content"] = nullptr;
@@ -122,14 +124,14 @@ ordered_json written_message(const ModelReply& reply, bool numbered) {
     message["reasoning_content"] = reply.reasoning;
   }
   if (!reply.tool_calls.empty()) {
-    message["tool_calls"] = written_tool_calls(reply, numbered);
+    message["tool_calls"] = written_tool_calls(reply, std::nullopt);
   }
   return message;
 }
 
-ordered_json text_logprobs(const ModelReply& reply) {
+// offset: bytes of the tokens before these.
+ordered_json text_logprobs(const ReplyPart& reply, int64_t offset) {
   ordered_json offsets = ordered_json::array();
-  int64_t offset = 0;
   for (const std::string& token : reply.tokens) {
     offsets.push_back(offset);
     offset += std::ssize(token);
@@ -143,7 +145,7 @@ ordered_json text_logprobs(const ModelReply& reply) {
 ordered_json text_choice(const ModelRequest& asked, const ModelReply& reply, std::size_t index) {
   ordered_json choice{{"index", index},
                       {"text", reply.content},
-                      {"logprobs", asked.logprobs ? text_logprobs(reply) : ordered_json()},
+                      {"logprobs", asked.logprobs ? text_logprobs(reply, 0) : ordered_json()},
                       {"finish_reason", finish_name(reply.finish)}};
   if (asked.return_token_ids) {
     choice["token_ids"] = reply.ids;
@@ -153,18 +155,147 @@ ordered_json text_choice(const ModelRequest& asked, const ModelReply& reply, std
 
 std::string data_event(const ordered_json& data) { return "data: " + data.dump() + "\n\n"; }
 
-// The last events of a stream.
-std::string end_of_stream(const ModelRequest& asked, const ModelReplies& replies,
-                          const char* kind) {
-  std::string events;
-  if (asked.stream_usage) {
-    ordered_json last = head_of(kind, asked, replies);
-    last["choices"] = ordered_json::array();
-    last["usage"] = usage_of(replies);
-    events += data_event(last);
+// What both routes' streams have.
+class OpenAiEvents : public EventWriter {
+ public:
+  OpenAiEvents(const ModelRequest& asked, const char* kind) : asked_(asked), kind_(kind) {}
+
+  std::string end(const ModelReplies& answer) override {
+    std::string events;
+    for (std::size_t i = 0; i < answer.replies.size(); ++i) {
+      ordered_json choice = empty_choice(i);
+      choice["finish_reason"] = finish_name(answer.replies[i].finish);
+      events += chunk(choice);
+    }
+    if (asked_.stream_usage) {
+      ordered_json last = head_of(kind_, asked_, answer);
+      last["choices"] = ordered_json::array();
+      last["usage"] = usage_of(answer);
+      events += data_event(last);
+    }
+    return events + "data: [DONE]\n\n";
   }
-  return events + "data: [DONE]\n\n";
-}
+  std::string error(int status, const std::string& why) override {
+    return data_event(openai_error(status, why));
+  }
+
+ protected:
+  // A choice of a chunk in which nothing is new.
+  virtual ordered_json empty_choice(std::size_t index) const = 0;
+
+  void set_head(const ModelReplies& answer) { head_ = head_of(kind_, asked_, answer); }
+  std::string chunk(const ordered_json& choice, const ordered_json& more = {}) const {
+    ordered_json data = head_;
+    data["choices"] = ordered_json::array({choice});
+    if (!more.is_null()) {
+      data.update(more);
+    }
+    return data_event(data);
+  }
+  // What return_token_ids puts into the first chunk.
+  ordered_json prompt_of(const ModelReplies& answer) const {
+    return asked_.return_token_ids ? ordered_json{{"prompt_token_ids", answer.prompt_ids}}
+                                   : ordered_json();
+  }
+  // Whether a part of a reply, which has no text, has something that was asked for.
+  bool has_tokens(const ReplyPart& part) const {
+    return !part.ids.empty() && (asked_.logprobs || asked_.return_token_ids);
+  }
+  const ModelRequest& asked() const { return asked_; }
+
+ private:
+  ModelRequest asked_;
+  const char* kind_;
+  ordered_json head_;
+};
+
+class ChatEvents : public OpenAiEvents {
+ public:
+  explicit ChatEvents(const ModelRequest& asked)
+      : OpenAiEvents(asked, "chat.completion.chunk"),
+        calls_(static_cast<std::size_t>(asked.count)) {}
+
+  std::string begin(const ModelReplies& answer) override {
+    set_head(answer);
+    std::string events;
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      ordered_json choice = empty_choice(i);
+      choice["delta"] = {{"role", "assistant"}, {"content", ""}};
+      events += chunk(choice, i == 0 ? prompt_of(answer) : ordered_json());
+    }
+    return events;
+  }
+  std::string part(std::size_t index, const ReplyPart& part) override {
+    ordered_json choice = empty_choice(index);
+    ordered_json& delta = choice["delta"];
+    if (!part.reasoning.empty()) {
+      delta["reasoning_content"] = part.reasoning;
+    }
+    if (!part.content.empty()) {
+      delta["content"] = part.content;
+    }
+    if (!part.tool_calls.empty()) {
+      delta["tool_calls"] = written_tool_calls(part, calls_.at(index));
+      calls_[index] += part.tool_calls.size();
+    }
+    if (delta.empty() && !has_tokens(part)) {
+      return "";
+    }
+    if (asked().logprobs) {
+      choice["logprobs"] = chat_logprobs(part);
+    }
+    if (asked().return_token_ids) {
+      choice["token_ids"] = part.ids;
+    }
+    return chunk(choice);
+  }
+
+ private:
+  ordered_json empty_choice(std::size_t index) const override {
+    return {{"index", index},
+            {"delta", ordered_json::object()},
+            {"logprobs", nullptr},
+            {"finish_reason", nullptr}};
+  }
+
+  std::vector<std::size_t> calls_;  // of each choice so far
+};
+
+class TextEvents : public OpenAiEvents {
+ public:
+  explicit TextEvents(const ModelRequest& asked)
+      : OpenAiEvents(asked, "text_completion"), offsets_(static_cast<std::size_t>(asked.count)) {}
+
+  std::string begin(const ModelReplies& answer) override {
+    set_head(answer);
+    const ordered_json prompt = prompt_of(answer);
+    return prompt.is_null() ? "" : chunk(empty_choice(0), prompt);
+  }
+  std::string part(std::size_t index, const ReplyPart& part) override {
+    if (part.content.empty() && !has_tokens(part)) {
+      return "";
+    }
+    ordered_json choice = empty_choice(index);
+    choice["text"] = part.content;
+    if (asked().logprobs) {
+      choice["logprobs"] = text_logprobs(part, offsets_.at(index));
+      for (const std::string& token : part.tokens) {
+        offsets_[index] += std::ssize(token);
+      }
+    }
+    if (asked().return_token_ids) {
+      choice["token_ids"] = part.ids;
+    }
+    return chunk(choice);
+  }
+
+ private:
+  ordered_json empty_choice(std::size_t index) const override {
+    return {{"index", index}, {"text", ""}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  }
+
+  std::vector<int64_t> offsets_;  // of each choice: bytes of its tokens so far
+};
 
 }  // namespace
 
@@ -217,7 +348,7 @@ ordered_json openai_chat_answer(const ModelRequest& asked, const ModelReplies& r
   answer["choices"] = ordered_json::array();
   for (const ModelReply& reply : replies.replies) {
     ordered_json choice{{"index", answer["choices"].size()},
-                        {"message", written_message(reply, /*numbered=*/false)},
+                        {"message", written_message(reply)},
                         {"logprobs", asked.logprobs ? chat_logprobs(reply) : ordered_json()},
                         {"finish_reason", finish_name(reply.finish)}};
     if (asked.return_token_ids) {
@@ -245,36 +376,12 @@ ordered_json openai_completion_answer(const ModelRequest& asked, const ModelRepl
   return answer;
 }
 
-std::string openai_chat_events(const ModelRequest& asked, const ModelReplies& replies) {
-  constexpr const char* kKind = "chat.completion.chunk";
-  std::string events;
-  for (std::size_t i = 0; i < replies.replies.size(); ++i) {
-    const ModelReply& reply = replies.replies[i];
-    ordered_json chunk = head_of(kKind, asked, replies);
-    ordered_json choice{{"index", i},
-                        {"delta", written_message(reply, /*numbered=*/true)},
-                        {"logprobs", asked.logprobs ? chat_logprobs(reply) : ordered_json()},
-                        {"finish_reason", nullptr}};
-    chunk["choices"] = ordered_json::array({choice});
-    events += data_event(chunk);
-    choice["delta"] = ordered_json::object();
-    choice["logprobs"] = nullptr;
-    choice["finish_reason"] = finish_name(reply.finish);
-    chunk["choices"] = ordered_json::array({choice});
-    events += data_event(chunk);
-  }
-  return events + end_of_stream(asked, replies, kKind);
+std::unique_ptr<EventWriter> openai_chat_events(const ModelRequest& asked) {
+  return std::make_unique<ChatEvents>(asked);
 }
 
-std::string openai_completion_events(const ModelRequest& asked, const ModelReplies& replies) {
-  constexpr const char* kKind = "text_completion";
-  std::string events;
-  for (std::size_t i = 0; i < replies.replies.size(); ++i) {
-    ordered_json chunk = head_of(kKind, asked, replies);
-    chunk["choices"] = ordered_json::array({text_choice(asked, replies.replies[i], i)});
-    events += data_event(chunk);
-  }
-  return events + end_of_stream(asked, replies, kKind);
+std::unique_ptr<EventWriter> openai_completion_events(const ModelRequest& asked) {
+  return std::make_unique<TextEvents>(asked);
 }
 
 ordered_json openai_error(int status, const std::string& message) {

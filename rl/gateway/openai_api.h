@@ -3,9 +3,11 @@
 // vLLM's.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "rl/gateway/event_writer.h"
 #include "rl/gateway/model_request.h"
 
 namespace ringside::rl {
@@ -17,12 +19,14 @@ namespace ringside::rl {
 ModelRequest read_openai_chat(const nlohmann::ordered_json& body);
 ModelRequest read_openai_completion(const nlohmann::ordered_json& body);
 
-// The answer as one JSON object, or as the events of a stream.
+// The answer as one JSON object.
 nlohmann::ordered_json openai_chat_answer(const ModelRequest& asked, const ModelReplies& replies);
 nlohmann::ordered_json openai_completion_answer(const ModelRequest& asked,
                                                 const ModelReplies& replies);
-std::string openai_chat_events(const ModelRequest& asked, const ModelReplies& replies);
-std::string openai_completion_events(const ModelRequest& asked, const ModelReplies& replies);
+
+// The answer as the events of a stream. Each tool call comes in one piece.
+std::unique_ptr<EventWriter> openai_chat_events(const ModelRequest& asked);
+std::unique_ptr<EventWriter> openai_completion_events(const ModelRequest& asked);
 
 // The body of an error of this HTTP status.
 nlohmann::ordered_json openai_error(int status, const std::string& message);

@@ -11,7 +11,29 @@
 namespace ringside::rl {
 namespace {
 
-// The first of `stops` in the text, by its place; "" if there is none.
+std::string tool_call_id(uint64_t seed, std::size_t index) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::string id;
+  for (uint64_t left = mix_seed({seed, index}); id.size() < 9; left /= kDigits.size()) {
+    id += kDigits[left % kDigits.size()];
+  }
+  return id;
+}
+
+// The answer's text without a stop id, and without `stop_text` and what follows.
+std::string reply_text(const TokenAnswer& answer, const std::string& stop_text,
+                       const engine::Tokenizer& tokenizer) {
+  std::span<const int64_t> said = answer.sampled.ids;
+  if (answer.stopped) {
+    said = said.first(said.size() - 1);
+  }
+  const std::string text = tokenizer.decode(said, /*skip_special=*/false);
+  const std::size_t stop = stop_text.empty() ? std::string::npos : text.find(stop_text);
+  return text.substr(0, stop);  // a stop text that is the stop id's is cut off already
+}
+
+}  // namespace
+
 std::string first_stop(const std::string& text, const std::vector<std::string>& stops) {
   std::string first;
   std::size_t place = std::string::npos;
@@ -24,30 +46,20 @@ std::string first_stop(const std::string& text, const std::vector<std::string>& 
   return first;
 }
 
-std::string tool_call_id(uint64_t seed, std::size_t index) {
-  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
-  std::string id;
-  for (uint64_t left = mix_seed({seed, index}); id.size() < 9; left /= kDigits.size()) {
-    id += kDigits[left % kDigits.size()];
-  }
-  return id;
-}
-
-}  // namespace
-
-ReplyParser reply_parser(const std::string& name, const ModelRequest& asked,
-                         std::span<const int64_t> prompt, const engine::Tokenizer& tokenizer) {
+std::shared_ptr<const MessageParser> reply_parser(const std::string& name,
+                                                  const ModelRequest& asked,
+                                                  std::span<const int64_t> prompt,
+                                                  const engine::Tokenizer& tokenizer) {
   constexpr std::size_t kEnd = 64;  // ids, which hold any opening tag
   if (name == "none" || asked.asked.empty()) {
-    return [](const std::string& text) { return ParsedMessage{{}, text, {}}; };
+    return plain_parser({.reasoning = ReasoningStart::kNone});  // all is content
   }
   const std::string end =
       tokenizer.decode(prompt.last(std::min(kEnd, prompt.size())), /*skip_special=*/false);
   const ParserOptions options{.reasoning = reasoning_start(name, end),
                               .read_calls = !asked.asked.tools.is_null(),
                               .tools = asked.asked.tools};
-  const std::shared_ptr<MessageParser> parser = make_message_parser(name, options);
-  return [parser](const std::string& text) { return parser->parse(text); };
+  return make_message_parser(name, options);
 }
 
 std::string cut_at_stop(TokenAnswer& answer, const std::vector<std::string>& stops,
@@ -73,27 +85,24 @@ std::string cut_at_stop(TokenAnswer& answer, const std::vector<std::string>& sto
   return stop;
 }
 
+ReplyToolCall numbered_call(ToolCall call, uint64_t seed, std::size_t index) {
+  return {tool_call_id(seed, index), std::move(call.name), std::move(call.arguments)};
+}
+
 ModelReply read_reply(const TokenAnswer& answer, const std::string& stop_text,
                       const ModelRequest& asked, const engine::Tokenizer& tokenizer,
-                      const ReplyParser& parser, uint64_t seed) {
+                      const MessageParser& parser, uint64_t seed) {
   ModelReply reply;
   reply.ids = answer.sampled.ids;
   reply.logprobs = answer.sampled.logprobs;
-  std::span<const int64_t> said = reply.ids;
-  if (answer.stopped) {
-    said = said.first(said.size() - 1);
-  }
-  std::string text = tokenizer.decode(said, /*skip_special=*/false);
-  const std::size_t stop = stop_text.empty() ? std::string::npos : text.find(stop_text);
-  text = text.substr(0, stop);  // a stop text that is the stop id's is cut off already
   reply.stop_text = stop_text;
   reply.finish = answer.stopped || !stop_text.empty() ? ReplyFinish::kStop : ReplyFinish::kLength;
-  ParsedMessage message = parser(text);
+  reply.text = reply_text(answer, stop_text, tokenizer);
+  ParsedMessage message = parser.parse(reply.text);
   reply.reasoning = std::move(message.reasoning);
   reply.content = std::move(message.content);
   for (ToolCall& call : message.tool_calls) {
-    reply.tool_calls.push_back({tool_call_id(seed, reply.tool_calls.size()), std::move(call.name),
-                                std::move(call.arguments)});
+    reply.tool_calls.push_back(numbered_call(std::move(call), seed, reply.tool_calls.size()));
     reply.finish = ReplyFinish::kToolCalls;
   }
   for (std::size_t i = 0; asked.logprobs && i < reply.ids.size(); ++i) {

@@ -4,11 +4,6 @@
 #include <utility>
 
 namespace ringside::rl {
-namespace {
-
-RequestRefused run_is_over() { return {410, "the run is over"}; }
-
-}  // namespace
 
 SessionDesk::SessionDesk(std::chrono::milliseconds timeout, Now now)
     : timeout_(timeout), now_(std::move(now)) {}
@@ -70,7 +65,7 @@ void SessionDesk::close() {
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   for (const auto& request : std::exchange(waiting_, {})) {
-    request->answer.set_exception(std::make_exception_ptr(run_is_over()));
+    request->fail(std::make_exception_ptr(run_is_over()));
   }
   changed_.notify_all();
 }
@@ -100,30 +95,27 @@ std::shared_ptr<Session> SessionDesk::find(const std::string& id) const {
   return found->second.session;
 }
 
-std::vector<std::future<TokenAnswer>> SessionDesk::submit(std::vector<TokenRequest> requests) {
-  std::vector<std::future<TokenAnswer>> answers;
+SessionDesk::Answers SessionDesk::submit(std::vector<TokenRequest> requests,
+                                         const std::shared_ptr<TokenFeed>& feed) {
+  Answers answers;
   const std::lock_guard lock(mutex_);
   if (is_closed_) {
     throw run_is_over();
   }
   for (TokenRequest& request : requests) {
-    auto waiting = std::make_shared<WaitingRequest>();
-    waiting->request = std::move(request);
-    answers.push_back(waiting->answer.get_future());
-    waiting_.push_back(std::move(waiting));
+    waiting_.push_back(std::make_shared<WaitingRequest>(std::move(request), feed, answers.size()));
+    answers.push_back(waiting_.back()->future());
   }
   return answers;
 }
 
-std::vector<TokenAnswer> SessionDesk::take(std::vector<std::future<TokenAnswer>> answers) {
+std::vector<TokenAnswer> SessionDesk::wait(Answers answers) {
   std::vector<TokenAnswer> all;
   for (auto& answer : answers) {
     try {
       all.push_back(answer.get());
     } catch (const RequestRefused&) {
       throw;
-    } catch (const std::future_error&) {  // dropped by the model, because the loop has ended
-      throw run_is_over();
     } catch (const std::exception& error) {
       throw RequestRefused(503, std::string("sampling failed: ") + error.what());
     }
@@ -132,7 +124,7 @@ std::vector<TokenAnswer> SessionDesk::take(std::vector<std::future<TokenAnswer>>
 }
 
 std::vector<TokenAnswer> SessionDesk::sample(std::vector<TokenRequest> requests) {
-  return take(submit(std::move(requests)));
+  return wait(submit(std::move(requests), nullptr));
 }
 
 }  // namespace ringside::rl

@@ -11,19 +11,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "rl/gateway/session.h"
+#include "rl/gateway/waiting_request.h"
 
 namespace ringside::rl {
-
-// A request that waits for its tokens.
-struct WaitingRequest {
-  TokenRequest request;
-  std::promise<TokenAnswer> answer;
-};
 
 // Thread safety: any threads.
 class SessionDesk {
@@ -55,13 +49,14 @@ class SessionDesk {
   std::shared_ptr<Session> claim(std::chrono::milliseconds wait);
   // An open session. Throws: RequestRefused (404).
   std::shared_ptr<Session> find(const std::string& id) const;
-  // Puts requests among those that wait, in order.
-  // Throws: RequestRefused (410) after close().
-  std::vector<std::future<TokenAnswer>> submit(std::vector<TokenRequest> requests);
-  // The answers of requests that were submitted. Blocks: until they are sampled.
-  // Throws: RequestRefused (410) when the run was over before; (503) when sampling failed.
-  static std::vector<TokenAnswer> take(std::vector<std::future<TokenAnswer>> answers);
-  // Both. Blocks and throws: as they do.
+  using Answers = std::vector<std::future<TokenAnswer>>;
+  // Hands requests to the model. feed: of all of them, gets their tokens as they are drawn; or
+  // null. Throws: RequestRefused (410) after close().
+  Answers submit(std::vector<TokenRequest> requests, const std::shared_ptr<TokenFeed>& feed);
+  // Blocks: until they are sampled.
+  // Throws: RequestRefused (410) when the run has ended; (503) when sampling failed.
+  static std::vector<TokenAnswer> wait(Answers answers);
+  // Both, without a feed.
   std::vector<TokenAnswer> sample(std::vector<TokenRequest> requests);
 
  private:

@@ -35,37 +35,36 @@ bool DecoderSessions::work() {
   const bool answers_any = !waiting.empty();
   while (!waiting.empty()) {
     // Those that are sampled alike are one batch; training and evaluation may differ.
-    const StatedSampling sampling = waiting.front()->request.sampling;
+    const StatedSampling sampling = waiting.front()->request().sampling;
     const auto others = std::ranges::stable_partition(
-        waiting, [&](const auto& request) { return request->request.sampling == sampling; });
+        waiting, [&](const auto& request) { return request->request().sampling == sampling; });
     const std::vector requests(waiting.begin(), others.begin());
     waiting.erase(waiting.begin(), others.begin());
     try {
-      std::vector<TokenAnswer> answers = complete(requests);
-      for (std::size_t i = 0; i < requests.size(); ++i) {
-        requests[i]->answer.set_value(std::move(answers[i]));
-      }
+      complete(requests);
     } catch (const std::exception& error) {
       log::warn(std::string("a batch of requests could not be sampled: ") + error.what());
       for (const auto& request : requests) {
-        request->answer.set_exception(std::current_exception());
+        if (!request->is_answered()) {
+          request->fail(std::current_exception());
+        }
       }
     }
   }
   return answers_any;
 }
 
-std::vector<TokenAnswer> DecoderSessions::complete(
-    const std::vector<std::shared_ptr<WaitingRequest>>& requests) const {
+// Answers each request when its completion ends.
+void DecoderSessions::complete(const std::vector<std::shared_ptr<WaitingRequest>>& requests) const {
   std::vector<std::vector<int64_t>> prompts;
   std::vector<uint64_t> seeds;
   std::vector<int64_t> limits;
   for (const auto& one : requests) {
-    prompts.push_back(one->request.prompt);
-    seeds.push_back(one->request.seed);
-    limits.push_back(one->request.max_tokens);
+    prompts.push_back(one->request().prompt);
+    seeds.push_back(one->request().seed);
+    limits.push_back(one->request().max_tokens);
   }
-  const StatedSampling& sampling = requests.front()->request.sampling;
+  const StatedSampling& sampling = requests.front()->request().sampling;
   const engine::SamplingParams params{.temperature = sampling.temperature,
                                       .top_p = sampling.top_p,
                                       .top_k = sampling.top_k,
@@ -76,13 +75,16 @@ std::vector<TokenAnswer> DecoderSessions::complete(
   options.max_new_tokens = limits;
   options.max_rows = kMostRows;
   options.cache_bytes = config_.cache_mb << 20;
-  std::vector<TokenAnswer> answers;
-  for (engine::Completion& completion : engine::generate(*decoder_, prompts, params, options)) {
-    answers.push_back(
-        {{std::move(completion.ids), std::move(completion.logprobs), version_, trainer_term_},
-         completion.finish == engine::StopReason::kStop});
-  }
-  return answers;
+  options.on_token = [&](std::size_t index, const engine::Completion& so_far) {
+    WaitingRequest& request = *requests[index];
+    if (so_far.finish == engine::StopReason::kAborted) {
+      request.drawn(so_far.ids.back(), so_far.logprobs.back());
+    } else {
+      request.answer({{so_far.ids, so_far.logprobs, version_, trainer_term_},
+                      so_far.finish == engine::StopReason::kStop});
+    }
+  };
+  engine::generate(*decoder_, prompts, params, options);
 }
 
 }  // namespace ringside::rl

@@ -25,8 +25,7 @@ class DecoderSessions : public SessionModel {
   void drop_requests() override { waiting_.clear(); }
 
  private:
-  std::vector<TokenAnswer> complete(
-      const std::vector<std::shared_ptr<WaitingRequest>>& requests) const;
+  void complete(const std::vector<std::shared_ptr<WaitingRequest>>& requests) const;
 
   RolloutConfig config_;
   std::unique_ptr<engine::Decoder> decoder_;

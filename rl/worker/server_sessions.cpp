@@ -49,7 +49,7 @@ void ServerSessions::send_held() {
     const int64_t number = next_number_++;
     PoolRequest sent;
     sent.sample.group_id = number;  // the pool returns it with the answer
-    sent.request = request_of(request->request, number);
+    sent.request = request_of(request->request(), number);
     waiting_[number] = std::move(request);
     pool_.submit(std::move(sent));
   }
@@ -94,7 +94,7 @@ void ServerSessions::answer(ServedAnswer served, WaitingRequest& waiting) {
   const auto refuse = [&](const std::string& why) {
     log::warn("a request of a session could not be sampled: " + why);
     in_doubt_ = true;
-    waiting.answer.set_exception(std::make_exception_ptr(std::runtime_error(why)));
+    waiting.fail(std::make_exception_ptr(std::runtime_error(why)));
   };
   if (!served.result) {
     refuse(served.result.error().detail);
@@ -115,9 +115,9 @@ void ServerSessions::answer(ServedAnswer served, WaitingRequest& waiting) {
   }
   const bool stopped = !result.completion_ids.empty() &&
                        std::ranges::find(stops_, result.completion_ids.back()) != stops_.end();
-  waiting.answer.set_value({{std::move(result.completion_ids), std::move(result.logprobs),
-                             installed_.version, installed_.trainer_term},
-                            stopped});
+  waiting.answer({{std::move(result.completion_ids), std::move(result.logprobs), installed_.version,
+                   installed_.trainer_term},
+                  stopped});
 }
 
 }  // namespace ringside::rl

@@ -479,5 +479,43 @@ TEST_CASE("bad requests are refused by name") {
   CHECK(generate(decoder, {}, {.max_new_tokens = 1}).empty());
 }
 
+TEST_CASE(
+    "tokens are reported one by one as they are drawn, also behind rows that left the cache") {
+  const Decoder decoder = make_decoder();
+  SamplingParams params;
+  params.max_new_tokens = 12;
+  params.stop_ids = {3};
+  const PagedCache cache(decoder.config(), decoder.context());
+  for (const int64_t cache_bytes : {int64_t{0}, 2 * cache.row_bytes(7 + 12)}) {
+    GenerateOptions options;
+    options.cache_bytes = cache_bytes;
+    std::vector<Completion> reported(kPrompts.size());
+    std::size_t steps = 0, most_at_once = 0, before = 0, total = 0;
+    options.should_stop = [&] {
+      ++steps;
+      most_at_once = std::max(most_at_once, total - before);
+      before = total;
+      return false;
+    };
+    options.on_token = [&](std::size_t completion, const Completion& so_far) {
+      Completion& all = reported[completion];
+      CHECK(all.finish == StopReason::kAborted);  // nothing follows the last one
+      all.ids.push_back(so_far.ids.back());
+      all.logprobs.push_back(so_far.logprobs.back());
+      all.finish = so_far.finish;
+      CHECK(all.ids == so_far.ids);
+      ++total;
+    };
+    const std::vector<Completion> completions = generate(decoder, kPrompts, params, options);
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+      CHECK(reported[i].ids == completions[i].ids);
+      CHECK(reported[i].logprobs == completions[i].logprobs);
+      CHECK(reported[i].finish == completions[i].finish);
+    }
+    CHECK(steps > 1);
+    CHECK(most_at_once <= 2 * kPrompts.size());  // a step, and the first tokens of those that begin
+  }
+}
+
 }  // namespace
 }  // namespace ringside::engine

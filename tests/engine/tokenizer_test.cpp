@@ -5,7 +5,9 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <random>
 
+#include "engine/tokenizer/text_stream.h"
 #include "engine/tokenizer/utf8.h"
 #include "tests/support/temporary_directory.h"
 
@@ -183,6 +185,60 @@ TEST_CASE("tokenizer: what it does not understand is refused by name") {
   added["added_tokens"][0]["id"] = 5;
   CHECK_THAT(error_of(added, json::object()), Contains("<pad>") && Contains("id 5"));
   CHECK_THROWS_WITH(Tokenizer::load("/nonexistent"), Contains("/nonexistent"));
+}
+
+// Vocabularies in which the text of an id depends on its neighbours: bytes of characters that come
+// one by one, and a space that the first token loses.
+std::vector<Tokenizer> dependent_decoders() {
+  json bytes = characters(), fallback = characters(), metaspace = characters();
+  json& vocabulary =
+      bytes["model"]["vocab"];  // bytes 0xE2 0x82 0xAC 0xC3 0xFF in ByteLevel's letters
+  for (const char* letter :
+       {"\u00e2", "\u0124", "\u00ac", "\u00c3", "\u00ff", "x\u00e2", "\u0124\u00ac", "\u00bb"}) {
+    vocabulary[letter] = vocabulary.size();
+  }
+  bytes["decoder"] = {{"type", "ByteLevel"}};
+  for (const char* piece :
+       {"<0xE2>", "<0x82>", "<0xAC>", "<0x41>", "<0xFF>", "\u2581a", "\u2581"}) {
+    fallback["model"]["vocab"][piece] = fallback["model"]["vocab"].size();
+    metaspace["model"]["vocab"][piece] = metaspace["model"]["vocab"].size();
+  }
+  fallback["model"]["byte_fallback"] = true;
+  fallback["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
+  metaspace["decoder"] = {
+      {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  std::vector<Tokenizer> all;
+  for (const json& one : {bytes, fallback, metaspace}) {
+    all.push_back(load_tokenizer(one));
+  }
+  return all;
+}
+
+TEST_CASE(
+    "tokenizer: a stream of ids gives a beginning of their text, and holds back at most a "
+    "character") {
+  std::mt19937 random(5);
+  for (const Tokenizer& tokenizer : dependent_decoders()) {
+    for (int round = 0; round < 300; ++round) {
+      Ids ids;
+      std::vector<std::string> joined{""};
+      TextStream stream(tokenizer);
+      for (int i = 0; i < 1 + round; ++i) {
+        // Long runs of text, too, behind which the front is forgotten.
+        ids.push_back(random() % 3 == 0 ? random() % (tokenizer.id_bound() + 1) : 3 + random() % 5);
+        joined.push_back(joined.back() + stream.add(ids.back()));
+      }
+      const std::string whole = tokenizer.decode(ids, /*skip_special=*/false);
+      for (const std::string& beginning : joined) {
+        REQUIRE(whole.starts_with(beginning));
+      }
+      ids.push_back(5);  // "c" ends what was held back
+      joined.push_back(joined.back() + stream.add(5));
+      CHECK(joined.back() == tokenizer.decode(ids, /*skip_special=*/false));
+    }
+  }
 }
 
 }  // namespace

@@ -42,14 +42,15 @@ async def with_openai_streams(session):
     stream = await client.chat.completions.create(
         model="any", messages=[{"role": "user", "content": session.record["prompt"]}], max_tokens=6, stream=True,
         stream_options={"include_usage": True}, logprobs=True)
-    text, usage, logprobs = "", None, []
+    text, usage, logprobs, pieces = "", None, [], 0
     async for event in stream:
         for choice in event.choices:
             text += choice.delta.content or ""
+            pieces += bool(choice.delta.content)
             logprobs += [token.logprob for token in choice.logprobs.content] if choice.logprobs else []
         usage = event.usage or usage
     assert len(logprobs) == usage.completion_tokens
-    note(session=session.id, group=session.group, sample=session.sample, logprobs=logprobs)
+    note(session=session.id, group=session.group, sample=session.sample, logprobs=logprobs, pieces=pieces)
     return {"share": reward_of([text]), "length": 0.0}
 
 
@@ -63,11 +64,13 @@ def with_anthropic(session):
         tools = [{"name": TOOL["name"], "description": TOOL["description"], "input_schema": TOOL["parameters"]}]
         if turn == 1:
             with client.messages.stream(model="any", max_tokens=6, system="be brief", messages=messages, tools=tools) as stream:
+                pieces = [event.text for event in stream if event.type == "text"]
                 answer = stream.get_final_message()
+            assert "".join(pieces) == "".join(block.text for block in answer.content if block.type == "text")
         else:
             answer = client.messages.create(model="any", max_tokens=6, system="be brief", messages=messages, tools=tools)
         texts.append("".join(block.text for block in answer.content if block.type == "text"))
         messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": f"more {turn}"}]
     assert answer.usage.output_tokens >= 1
-    note(session=session.id, group=session.group, sample=session.sample, turns=len(texts))
+    note(session=session.id, group=session.group, sample=session.sample, turns=len(texts), pieces=len(pieces))
     return reward_of(texts)

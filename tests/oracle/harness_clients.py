@@ -105,10 +105,12 @@ class HarnessClients(unittest.TestCase):
                 self.assertAlmostEqual(ours, theirs, places=5)
             self.assertEqual({name for name, _ in rollout["rewards"]} if isinstance(rollout["rewards"], list)
                              else set(rollout["rewards"]), {"share", "length"})
+        self.assertGreater(max(note["pieces"] for note in notes.values()), 1)  # of six tokens
 
     def test_an_agent_of_anthropic_trains(self):
         metrics = self.run_agent("with_anthropic", 12)
         self.assertTrue(all(note["turns"] == 3 for note in self.notes().values()))
+        self.assertGreater(max(note["pieces"] for note in self.notes().values()), 1)
         self.assertTrue(all(len(rollout["turn_offsets"]) == 3 for rollout in self.rollouts()))
         self.assert_learns(metrics, "reward")
 

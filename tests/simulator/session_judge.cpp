@@ -155,8 +155,8 @@ int SessionJudge::refusal(const std::string& process, const std::string& session
 }
 
 // A chat continues the longest recorded beginning of it, and of equal ones the newest.
-void SessionJudge::check_prompt(const Account& of, const rl::PendingReplies& pending) const {
-  const std::vector<std::string> asked = messages_of(pending.asked.asked);
+void SessionJudge::check_prompt(const Account& of, const rl::PendingAnswer& pending) const {
+  const std::vector<std::string> asked = messages_of(pending.asked().asked);
   const Turn* continued = nullptr;
   for (const Turn& turn : of.turns) {
     const bool is_beginning = !turn.messages.empty() && turn.messages.size() < asked.size() &&
@@ -166,7 +166,7 @@ void SessionJudge::check_prompt(const Account& of, const rl::PendingReplies& pen
       continued = &turn;
     }
   }
-  std::string expected = asked.empty() ? pending.asked.prompt : rendered(asked);
+  std::string expected = asked.empty() ? pending.asked().prompt : rendered(asked);
   Ids recorded;
   if (continued != nullptr) {
     recorded = continued->prompt;
@@ -175,7 +175,7 @@ void SessionJudge::check_prompt(const Account& of, const rl::PendingReplies& pen
     expected =
         characters(recorded) + (continued->given.stopped ? "\n" : "<|im_end|>\n") + rendered(rest);
   }
-  for (const rl::TokenRequest& request : pending.requests) {
+  for (const rl::TokenRequest& request : pending.requests()) {
     check(begins_with(request.prompt, recorded),
           "a request does not continue the tokens of the reply that its history ends with");
     check(characters(request.prompt) == expected, "a request samples from '" +
@@ -185,17 +185,17 @@ void SessionJudge::check_prompt(const Account& of, const rl::PendingReplies& pen
 }
 
 void SessionJudge::began(const std::string& process, const std::string& session,
-                         const rl::PendingReplies& pending) {
+                         const rl::PendingAnswer& pending) {
   const int refused = refusal(process, session);
   check(refused == 0, "a request for session '" + session + "' is taken, expected status " +
                           std::to_string(refused));
   Account& of = account(session);
-  of.begun += std::ssize(pending.requests);
+  of.begun += std::ssize(pending.requests());
   check(of.begun <= of.max_turns, "session " + session + " samples beyond max_turns");
-  check(std::ssize(pending.requests) == pending.asked.count, "a request has too few samples");
+  check(std::ssize(pending.requests()) == pending.asked().count, "a request has too few samples");
   check_prompt(of, pending);
-  for (const rl::TokenRequest& request : pending.requests) {
-    Asked asked{session, request.prompt, messages_of(pending.asked.asked), pending.asked.stops};
+  for (const rl::TokenRequest& request : pending.requests()) {
+    Asked asked{session, request.prompt, messages_of(pending.asked().asked), pending.asked().stops};
     check(asked_.emplace(request.seed, std::move(asked)).second, "two requests have one seed");
   }
 }

@@ -54,7 +54,7 @@ class SessionJudge {
   void claimed(const std::string& process, const std::string& session);
   // A request was begun; or refused with this status.
   void began(const std::string& process, const std::string& session,
-             const rl::PendingReplies& pending);
+             const rl::PendingAnswer& pending);
   void refused(const std::string& process, const std::string& session, int64_t count, int status);
   // It was answered; or refused with this status.
   void answered(const std::string& session, const std::vector<rl::TokenRequest>& requests,
@@ -120,7 +120,7 @@ class SessionJudge {
   int refusal(const std::string& process, const std::string& session) const;
   Account& account(const std::string& session);
   bool may_be_recorded(const Account& of, const std::vector<rl::TokenRequest>& requests) const;
-  void check_prompt(const Account& of, const rl::PendingReplies& pending) const;
+  void check_prompt(const Account& of, const rl::PendingAnswer& pending) const;
   void check_result(const Account& of, const bridge::Rollout& rollout) const;
   void check_turns(const Account& of, const bridge::Rollout& rollout) const;
   void check_prefixes(const Account& of, const bridge::Rollout& rollout) const;

@@ -85,7 +85,7 @@ void SimSessionModel::answer(rl::WaitingRequest& waiting) {
   Random& random = world_.random;
   if (random.chance(plan_.failures)) {
     world_.faults.count("request that cannot be sampled");
-    waiting.answer.set_exception(std::make_exception_ptr(std::runtime_error("out of memory")));
+    waiting.fail(std::make_exception_ptr(std::runtime_error("out of memory")));
     return;
   }
   GivenAnswer given;
@@ -95,8 +95,8 @@ void SimSessionModel::answer(rl::WaitingRequest& waiting) {
     given.ids.push_back(few ? 'a' : random.chance(0.2) ? test::kTokenAb : random.between('a', 'e'));
   }
   given.ids.push_back(test::kTokenEnd);
-  if (std::ssize(given.ids) > waiting.request.max_tokens) {
-    given.ids.resize(static_cast<std::size_t>(waiting.request.max_tokens));
+  if (std::ssize(given.ids) > waiting.request().max_tokens) {
+    given.ids.resize(static_cast<std::size_t>(waiting.request().max_tokens));
     given.stopped = false;
   }
   for (std::size_t i = 0; i < given.ids.size(); ++i) {
@@ -105,8 +105,8 @@ void SimSessionModel::answer(rl::WaitingRequest& waiting) {
   given.version = version_;
   given.trainer_term = trainer_term_;
   given.content = content_;
-  judge_.sampled(waiting.request.seed, given);
-  waiting.answer.set_value(
+  judge_.sampled(waiting.request().seed, given);
+  waiting.answer(
       {{std::move(given.ids), std::move(given.logprobs), version_, trainer_term_}, given.stopped});
 }
 
@@ -212,19 +212,26 @@ void SimHttp::chat(const ClientRequest& request, const Respond& respond) {
   auto chat = std::make_shared<Chat>();
   try {
     chat->session = gateway_.desk().find(request.session);
-    chat->pending = gateway_.begin(*chat->session, asked);
+    chat->pending.emplace(gateway_.begin(chat->session, asked));
+    chat->answers = gateway_.desk().submit(chat->pending->requests(), nullptr);
   } catch (const rl::RequestRefused& refused) {
     judge_.refused(process_, request.session, asked.count, refused.status());
     return respond({refused.status()});
   }
-  judge_.began(process_, request.session, chat->pending);
+  judge_.began(process_, request.session, *chat->pending);
   chat->respond = respond;
   chats_.push_back(std::move(chat));
 }
 
+bool SimHttp::Chat::are_sampled() const {
+  return std::ranges::all_of(answers, [](const auto& answer) {
+    return answer.wait_for(milliseconds(0)) == std::future_status::ready;
+  });
+}
+
 void SimHttp::after_turn(Span busy) {
   for (const auto& chat : chats_) {
-    if (chat->is_due || !chat->pending.are_sampled()) {
+    if (chat->is_due || !chat->are_sampled()) {
       continue;
     }
     chat->is_due = true;
@@ -251,11 +258,12 @@ void SimHttp::after_turn(Span busy) {
 }
 
 void SimHttp::finish(Chat& chat) {
-  const std::vector<rl::TokenRequest> requests = chat.pending.requests;
-  const rl::ModelRequest asked = chat.pending.asked;
+  const std::vector<rl::TokenRequest>& requests = chat.pending->requests();
+  const rl::ModelRequest& asked = chat.pending->asked();
   const std::string& session = chat.session->id();
   try {
-    const rl::ModelReplies replies = gateway_.finish(*chat.session, std::move(chat.pending));
+    const rl::ModelReplies replies =
+        chat.pending->record(rl::SessionDesk::wait(std::move(chat.answers)));
     judge_.answered(session, requests, replies);
     const bool is_chat = !asked.asked.empty();
     chat.respond({200, is_chat ? rl::openai_chat_answer(asked, replies)
@@ -270,7 +278,7 @@ void SimHttp::finish(Chat& chat) {
 
 void SimHttp::finish_all() {
   for (const auto& chat : std::exchange(chats_, {})) {
-    if (!chat->pending.are_sampled()) {
+    if (!chat->are_sampled()) {
       throw Breach("a request of session " + chat->session->id() +
                    " waits for ever after the end of the run");
     }
@@ -284,7 +292,7 @@ void SimHttp::finish_all() {
 std::size_t SimHttp::sampling() const {
   std::size_t samples = 0;
   for (const auto& chat : chats_) {
-    samples += chat->pending.requests.size();
+    samples += chat->pending->requests().size();
   }
   return samples;
 }

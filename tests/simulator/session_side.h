@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -127,9 +128,12 @@ class SimHttp {
   };
   struct Chat {
     std::shared_ptr<rl::Session> session;
-    rl::PendingReplies pending;
+    std::optional<rl::PendingAnswer> pending;
+    rl::SessionDesk::Answers answers;
     Respond respond;
     bool is_due = false;  // its thread will wake
+
+    bool are_sampled() const;
   };
 
   bool has_thread() const { return claims_.size() + chats_.size() < threads_; }

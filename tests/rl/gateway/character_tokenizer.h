@@ -36,6 +36,38 @@ inline std::string character_tokenizer() {
       .dump();
 }
 
+inline constexpr int64_t kBytesEnd = 256;
+
+// A byte-level tokenizer.json in which the id of a byte is its value, and the end marker 256.
+inline std::string byte_tokenizer() {
+  const auto is_shown = [](int byte) {  // as itself; the others have characters from U+0100 on
+    return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+  };
+  nlohmann::json vocabulary;
+  for (int byte = 0, other = 256; byte < 256; ++byte) {
+    const int code = is_shown(byte) ? byte : other++;
+    const std::string text = code < 128 ? std::string(1, static_cast<char>(code))
+                                        : std::string{static_cast<char>(0xC0 | (code >> 6)),
+                                                      static_cast<char>(0x80 | (code & 0x3F))};
+    vocabulary[text] = byte;
+  }
+  const nlohmann::json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return nlohmann::json{
+      {"added_tokens",
+       {{{"id", kBytesEnd}, {"content", "<|end|>"}, {"special", true}, {"normalized", false}}}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", byte_level},
+      {"post_processor", nullptr},
+      {"decoder", byte_level},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", nullptr},
+        {"merges", nlohmann::json::array()},
+        {"vocab", vocabulary}}}}
+      .dump();
+}
+
 // A template of ChatML with tools. Reasoning is written in messages after the last user's alone, as
 // many templates do.
 inline constexpr const char* kToolTemplate = R"({%- set ns = namespace(last=-1) -%}

@@ -2,15 +2,11 @@
 // history taken for the recorded one, a reply that is not recognised when it comes back.
 #include "rl/gateway/gateway.h"
 
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <deque>
-#include <thread>
 
 #include "rl/gateway/anthropic_api.h"
 #include "rl/gateway/openai_api.h"
-#include "tests/rl/gateway/character_tokenizer.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/rl/gateway/gateway_desk.h"
 
 namespace ringside::rl {
 namespace {
@@ -19,101 +15,7 @@ using Catch::Contains;
 using nlohmann::ordered_json;
 using Ids = std::vector<int64_t>;
 
-// A gateway whose model says what the test has queued, character by character, and then the end
-// marker unless the text ends in "...".
-class Desk {
- public:
-  Desk() {
-    test::write_file(folder_.path() / "tokenizer.json", test::character_tokenizer());
-    test::write_file(folder_.path() / "chat_template.jinja", test::kToolTemplate);
-    Config config;
-    config.model.path = folder_.path().string();
-    config.data.chat_template = ChatTemplate::kModel;
-    tokenizer_ = std::make_unique<engine::Tokenizer>(
-        engine::Tokenizer::load(folder_.path() / "tokenizer.json"));
-    text_ = std::make_unique<ChatText>(ChatFormat(config), *tokenizer_);
-    gateway_ = std::make_unique<Gateway>(desk_, *text_, "hermes");
-    model_ = std::thread([this] { serve(); });
-  }
-  ~Desk() {
-    ended_ = true;
-    model_.join();
-  }
-
-  std::shared_ptr<Session> session(SessionLimits limits = {.max_turns = 8,
-                                                           .max_new_tokens = 64,
-                                                           .max_tokens = 0,
-                                                           .vocab_size = test::kCharacterTokens}) {
-    bridge::GrantedSample sample;
-    sample.group_id = 3;
-    sample.sample_index = next_session_++;
-    auto session =
-        std::make_shared<Session>("s" + std::to_string(next_session_), sample,
-                                  ordered_json{{"prompt", "q"}}, limits, 5, StatedSampling{});
-    desk_.open(session);
-    return session;
-  }
-
-  // What the model says next.
-  void says(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(text);
-  }
-  ModelReplies chat(Session& session, const ordered_json& messages,
-                    ordered_json more = ordered_json::object()) {
-    more["messages"] = messages;
-    return gateway_->answer(session, read_openai_chat(more));
-  }
-  Ids encode(const std::string& text) const { return tokenizer_->encode(text); }
-  std::string decode(const Ids& ids) const { return tokenizer_->decode(ids, false); }
-  Gateway& gateway() { return *gateway_; }
-  SessionDesk& desk() { return desk_; }
-
-  std::chrono::hours later{0};  // than now, by the desk's clock
-
- private:
-  void serve() {
-    while (!ended_) {
-      for (const auto& waiting : desk_.take_requests()) {
-        waiting->answer.set_value(answer(waiting->request));
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-  TokenAnswer answer(const TokenRequest& request) {
-    const std::lock_guard lock(mutex_);
-    std::string line = lines_.empty() ? "ok" : lines_.front();
-    if (!lines_.empty()) {
-      lines_.pop_front();
-    }
-    TokenAnswer answer;
-    answer.stopped = !line.ends_with("...");
-    for (const char c : line) {  // "ab" stays two tokens
-      answer.sampled.ids.push_back(c);
-    }
-    if (answer.stopped) {
-      answer.sampled.ids.push_back(test::kTokenEnd);
-    }
-    if (std::ssize(answer.sampled.ids) > request.max_tokens) {
-      answer.sampled.ids.resize(request.max_tokens);
-      answer.stopped = false;
-    }
-    answer.sampled.logprobs.assign(answer.sampled.ids.size(), -0.5F);
-    answer.sampled.version = 0;
-    return answer;
-  }
-
-  test::TemporaryDirectory folder_;
-  std::unique_ptr<engine::Tokenizer> tokenizer_;
-  std::unique_ptr<ChatText> text_;
-  SessionDesk desk_{std::chrono::hours(1), [this] { return Session::Clock::now() + later; }};
-  std::unique_ptr<Gateway> gateway_;
-  std::mutex mutex_;
-  std::deque<std::string> lines_;
-  std::atomic<bool> ended_{false};
-  std::thread model_;
-  int next_session_ = 0;
-};
+using Desk = test::GatewayDesk;
 
 ordered_json message(const std::string& role, const std::string& content) {
   return {{"role", role}, {"content", content}};
@@ -139,11 +41,11 @@ TEST_CASE("a turn continues the sampled tokens and encodes only what is new") {
   Desk desk;
   const auto session = desk.session();
   desk.says("cab");
-  const ModelReplies first = desk.chat(*session, ordered_json::array({message("user", "q")}));
+  const ModelReplies first = desk.chat(session, ordered_json::array({message("user", "q")}));
   CHECK(first.prompt_ids == desk.encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"));
   CHECK(first.replies[0].content == "cab");
   const ModelReplies second =
-      desk.chat(*session, {message("user", "q"), returned(first), message("user", "r")});
+      desk.chat(session, {message("user", "q"), returned(first), message("user", "r")});
   Ids expected = first.prompt_ids;
   expected.insert(expected.end(), {'c', 'a', 'b', test::kTokenEnd});  // not the token "ab"
   const Ids added = desk.encode("\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n");
@@ -161,10 +63,10 @@ TEST_CASE("a reply that was cut gets the template's end marker as context") {
   const auto session = desk.session();
   desk.says("ca...");
   const ModelReplies first =
-      desk.chat(*session, ordered_json::array({message("user", "q")}), {{"max_tokens", 2}});
+      desk.chat(session, ordered_json::array({message("user", "q")}), {{"max_tokens", 2}});
   CHECK(first.replies[0].finish == ReplyFinish::kLength);
   const ModelReplies second =
-      desk.chat(*session, {message("user", "q"), returned(first), message("user", "r")});
+      desk.chat(session, {message("user", "q"), returned(first), message("user", "r")});
   const Ids tail(second.prompt_ids.begin() + std::ssize(first.prompt_ids), second.prompt_ids.end());
   CHECK(desk.decode(tail) ==
         "ca<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n");
@@ -189,18 +91,18 @@ TEST_CASE("reasoning stays in the tokens as long as the template keeps it, then 
       ordered_json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
   desk.says(R"(<think>hm</think><tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>)");
   ordered_json messages = ordered_json::array({message("user", "q")});
-  const ModelReplies first = desk.chat(*session, messages, {{"tools", tools}});
+  const ModelReplies first = desk.chat(session, messages, {{"tools", tools}});
   REQUIRE(first.replies[0].tool_calls.size() == 1);
   CHECK(first.replies[0].reasoning == "hm");
   CHECK(first.replies[0].finish == ReplyFinish::kToolCalls);
   messages.push_back(returned(first));  // without the reasoning; arguments as a text
   messages.push_back(
       {{"role", "tool"}, {"content", "7"}, {"tool_call_id", first.replies[0].tool_calls[0].id}});
-  const ModelReplies second = desk.chat(*session, messages, {{"tools", tools}});
+  const ModelReplies second = desk.chat(session, messages, {{"tools", tools}});
   CHECK_THAT(desk.decode(second.prompt_ids), Contains("<think>hm</think><tool_call>"));
   messages.push_back(returned(second));
   messages.push_back(message("user", "r"));
-  const ModelReplies third = desk.chat(*session, messages, {{"tools", tools}});
+  const ModelReplies third = desk.chat(session, messages, {{"tools", tools}});
   CHECK_THAT(desk.decode(third.prompt_ids), !Contains("<think>"));
   const bridge::Rollout rollout = ended(*session);
   REQUIRE(rollout.branches.size() == 1);
@@ -213,18 +115,18 @@ TEST_CASE("retries, several choices and compacted histories are branches of one 
   const ordered_json asked{message("system", "s"), message("user", "q")};
   desk.says("x");
   desk.says("y");
-  const ModelReplies two = desk.chat(*session, asked, {{"n", 2}});
+  const ModelReplies two = desk.chat(session, asked, {{"n", 2}});
   CHECK(two.replies[0].content == "x");
   CHECK(two.replies[1].content == "y");
   desk.says("z");
-  desk.chat(*session, asked);
+  desk.chat(session, asked);
   ordered_json chosen = asked;
   chosen.push_back(returned(two, 1));  // the second choice goes on
   chosen.push_back(message("user", "r"));
-  const ModelReplies after = desk.chat(*session, chosen);
+  const ModelReplies after = desk.chat(session, chosen);
   CHECK_THAT(desk.decode(after.prompt_ids), Contains("assistant\ny<|im_end|>\n"));
   const ModelReplies compacted =
-      desk.chat(*session, {message("system", "s"), message("user", "summary")});
+      desk.chat(session, {message("system", "s"), message("user", "summary")});
   const bridge::Rollout rollout = ended(*session);
   CHECK(rollout.turn_offsets.size() == 5);
   CHECK(rollout.branches.size() == 4);
@@ -235,7 +137,7 @@ TEST_CASE("a stop text ends a completion with the token that completes it") {
   Desk desk;
   const auto session = desk.session();
   desk.says("one\n\ntwo");
-  const ModelReplies replies = desk.chat(*session, ordered_json::array({message("user", "q")}),
+  const ModelReplies replies = desk.chat(session, ordered_json::array({message("user", "q")}),
                                          {{"stop", {"\n\n", "never"}}});
   CHECK(replies.replies[0].content == "one");
   CHECK(replies.replies[0].ids == Ids{'o', 'n', 'e', '\n', '\n'});
@@ -248,7 +150,7 @@ TEST_CASE("a stop text that is the model's end marker is no part of the reply ei
   const auto session = desk.session();
   desk.says("one");
   const ModelReplies replies =
-      desk.chat(*session, ordered_json::array({message("user", "q")}), {{"stop", "<|im_end|>"}});
+      desk.chat(session, ordered_json::array({message("user", "q")}), {{"stop", "<|im_end|>"}});
   CHECK(replies.replies[0].content == "one");
   CHECK(replies.replies[0].ids == Ids{'o', 'n', 'e', test::kTokenEnd});
 }
@@ -258,11 +160,11 @@ TEST_CASE("a text completion continues recorded tokens that it begins with") {
   const auto session = desk.session();
   desk.says("ca");
   const ModelReplies first =
-      desk.gateway().answer(*session, read_openai_completion({{"prompt", "q"}, {"max_tokens", 9}}));
+      desk.gateway().answer(session, read_openai_completion({{"prompt", "q"}, {"max_tokens", 9}}));
   Ids ids = first.prompt_ids;
   ids.insert(ids.end(), first.replies[0].ids.begin(), first.replies[0].ids.end());
   ids.push_back('r');
-  desk.gateway().answer(*session, read_openai_completion({{"prompt", ids}}));
+  desk.gateway().answer(session, read_openai_completion({{"prompt", ids}}));
   const bridge::Rollout rollout = ended(*session);
   CHECK(rollout.branches.empty());
   CHECK(rollout.prompt_ids == Ids{'q'});
@@ -282,24 +184,23 @@ TEST_CASE("a session refuses what it cannot answer, by a status and a reason") {
   };
   const ordered_json asked = ordered_json::array({message("user", "q")});
   const auto session = desk.session({.max_turns = 2, .max_new_tokens = 64, .max_tokens = 60});
-  desk.chat(*session, asked);
-  refused(
-      [&] { desk.chat(*session, ordered_json::array({message("user", std::string(60, 'q'))})); },
-      400, "no room for a completion");
-  refused([&] { desk.chat(*session, asked, {{"n", 2}}); }, 429, "max_turns");
+  desk.chat(session, asked);
+  refused([&] { desk.chat(session, ordered_json::array({message("user", std::string(60, 'q'))})); },
+          400, "no room for a completion");
+  refused([&] { desk.chat(session, asked, {{"n", 2}}); }, 429, "max_turns");
   refused(
       [&] {
-        desk.gateway().answer(*session,
+        desk.gateway().answer(session,
                               read_openai_completion({{"prompt", ordered_json::array({114})}}));
       },
       400, "another token");
   ended(*session);
-  refused([&] { desk.chat(*session, asked); }, 409, "has ended");
+  refused([&] { desk.chat(session, asked); }, 409, "has ended");
   refused([&] { Gateway::end(*session, {{"reward", 1}}); }, 409, "has ended before");
   const auto other = desk.session();
   refused(
       [&] {
-        desk.gateway().answer(*other,
+        desk.gateway().answer(other,
                               read_openai_completion({{"prompt", ordered_json::array({131})}}));
       },
       400, "vocabulary");

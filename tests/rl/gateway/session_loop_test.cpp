@@ -33,9 +33,9 @@ class FakeModel final : public SessionModel {
     }
     for (const auto& request : std::exchange(waiting_, {})) {
       if (is_broken) {
-        request->answer.set_exception(std::make_exception_ptr(std::runtime_error("out of memory")));
+        request->fail(std::make_exception_ptr(std::runtime_error("out of memory")));
       } else {
-        request->answer.set_value({{{7, 8}, {-1.0F, -2.0F}, version_, 1}, true});
+        request->answer({{{7, 8}, {-1.0F, -2.0F}, version_, 1}, true});
       }
     }
     return true;
