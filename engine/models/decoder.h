@@ -141,6 +141,15 @@ class Decoder {
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n, const EntryParts& entries = {}) const;
 
+  // Outputs of run(the head's matrix alone, hidden states), which exists while they are computed,
+  // and again in their backward. With tensor parallelism the matrix is this rank's part of it.
+  // Shapes: hidden_nE as `run` takes it; n may be 0.
+  // Collective over: the shard of a sharded decoder, also in the backward.
+  // Throws: c10::Error for a stage that does not score; what `run` throws.
+  std::vector<at::Tensor> run_head(const at::Tensor& hidden_nE, const WeightSegment& run) const;
+  // What divides the logits: a temperature, and the model's own divisor. Shapes: [n] both.
+  at::Tensor logits_divisor(const at::Tensor& temperature_n) const;
+
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
   // range.

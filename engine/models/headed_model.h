@@ -33,6 +33,8 @@ struct HeadOutput {
   at::Tensor values_n;
   // Of the trunk, if the input asks: the experts that each token used; 0 in layers of other ranks.
   at::Tensor routes_sLK = {};
+  // What a language-model head scored: HeadInput::hidden_nE.
+  at::Tensor hidden_nE = {};
 };
 
 // Entries of an input by tensor-parallel ranks: of this one, and of all.
@@ -87,7 +89,7 @@ class LanguageModel final : public HeadedModel {
   HeadOutput apply_head(const HeadInput& input) const override {
     TokenScores scores = decoders_.back()->score(input.hidden_nE, input.target_n,
                                                  input.temperature_n, input.entries);
-    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}};
+    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}, {}, input.hidden_nE};
   }
   int64_t tensor_bytes(const EntryCounts& entries) const override {
     const int64_t element = at::elementSize(decoders_.back()->compute_dtype());
