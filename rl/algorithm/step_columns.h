@@ -10,14 +10,15 @@ namespace ringside::rl {
 
 // Samples follow each other in the same order on every rank. A sample may have no loss token. All
 // log-probs are natural logarithms. A column that nothing reads is empty. The columns that a pass
-// over micro-batches fills (old, reference, value) hold this rank's own tokens and 0 elsewhere
-// until merge_columns() is called.
+// over micro-batches fills (old, reference, teacher, value) hold this rank's own tokens and 0
+// elsewhere until merge_columns() is called.
 // Shapes: B = samples, N = loss tokens.
 struct StepColumns {
   std::vector<int64_t> begin{};       // [B + 1] first loss token of each sample, and N
   std::vector<double> rollout{};      // [N] log-prob under the policy that sampled
   std::vector<double> old{};          // [N] log-prob under the policy at the start of the step
   std::vector<double> reference{};    // [N] log-prob under the reference policy
+  std::vector<double> teacher{};      // [N] log-prob under the teacher
   std::vector<double> value{};        // [N] value of the critic
   std::vector<double> given{};        // [N] advantages that came with the rollouts
   std::vector<double> temperature{};  // [N] sampling temperature

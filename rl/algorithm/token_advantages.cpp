@@ -9,6 +9,7 @@
 
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/kl_estimators.h"
+#include "rl/config/teacher.h"
 #include "rl/rewards/length_penalty.h"
 
 namespace ringside::rl {
@@ -290,6 +291,15 @@ void whiten(const StepColumns& table, const AdvantageConfig& config,
   }
 }
 
+void add_distillation(const StepColumns& table, const AlgorithmConfig& config,
+                      std::vector<double>& advantage) {
+  check_column(table, table.old, "old", kAdvantages);
+  check_column(table, table.teacher, "teacher", kAdvantages);
+  for (std::size_t t = 0; t < advantage.size(); ++t) {
+    advantage[t] -= config.distillation.coef * (table.old[t] - table.teacher[t]);
+  }
+}
+
 }  // namespace
 
 SampleRewards shape_rewards(SampleRewards rewards, std::span<const int64_t> completion_tokens,
@@ -368,6 +378,9 @@ StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& re
   }
   if (config.advantage.whiten != Whiten::kNone) {
     whiten(table, config.advantage, result.advantage);
+  }
+  if (distils_samples(config)) {
+    add_distillation(table, config, result.advantage);
   }
   return result;
 }

@@ -90,11 +90,14 @@ struct StepAdvantages {
 //   tokens     statistics over all loss tokens of the step (verl's masked_whiten)
 //   sequences  statistics over the mean advantages of the samples that have loss tokens
 // Numbers that are all equal are not scaled: their mean is subtracted.
-// kl_coef: current value of the coefficient.
-// Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
-// no value for gae, no advantages for given or kl_in reward with it, no reference for a KL, a turn
-// reward outside its sample, a number that is not finite, gdpo with reward.clip (gdpo does not use
-// the clipped total); and as advantages.h.
+// With a teacher and algorithm.distillation.over sampled_token, behind all of that, so that what
+// the teacher says is not whitened: A_t -= coef (old_t - teacher_t), the reverse KL of the token's
+// policy to the teacher by its sampled token (Lu et al. 2025, On-policy distillation; verl's k1
+// with a policy gradient). kl_coef: current value of the coefficient. Throws: std::invalid_argument
+// naming the lengths or the sample: a table that is not consistent, no value for gae, no advantages
+// for given or kl_in reward with it, no reference for a KL, no teacher's log-probs, a turn reward
+// outside its sample, a number that is not finite, gdpo with reward.clip (gdpo does not use the
+// clipped total); and as advantages.h.
 StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
                                int64_t group_size, const AlgorithmConfig& config, double kl_coef);
 

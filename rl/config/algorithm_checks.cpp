@@ -8,6 +8,7 @@
 #include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
 #include "rl/config/sections.h"
+#include "rl/config/teacher.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -196,9 +197,32 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// A loss of whole distributions needs the whole vocabulary on one rank.
+void check_distillation(const Config& c, std::vector<Mistake>& mistakes) {
+  if (distils_distributions(c.algorithm) && c.parallel.tensor_parallel_size > 1) {
+    mistakes.push_back(
+        {"algorithm.distillation.over",
+         "is " + word(c.algorithm.distillation.over) + ", but parallel.tensor_parallel_size is " +
+             std::to_string(c.parallel.tensor_parallel_size) +
+             ": each rank has a part of the vocabulary, and the divergence is not summed over the "
+             "parts; expected over sampled_token, or tensor_parallel_size 1"});
+  }
+  if (learns_from_teacher_alone(c) && c.algorithm.dynamic_sampling != DynamicSampling::kNone) {
+    mistakes.push_back({"algorithm.dynamic_sampling",
+                        "is " + word(c.algorithm.dynamic_sampling) +
+                            ", which looks for groups of different rewards, but rewards do not "
+                            "count here; expected none"});
+  }
+}
+
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
     const auto rewards = parse_rewards(c.rollout.reward);
+    const auto is_none = [](const auto& reward) { return reward.name == kNoReward; };
+    if (rewards.size() > 1 && std::any_of(rewards.begin(), rewards.end(), is_none)) {
+      mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +
+                                                "; expected none alone, or rewards without it"});
+    }
     const bool counts = std::any_of(rewards.begin(), rewards.end(),
                                     [](const auto& reward) { return reward.weight != 0; });
     if (!rewards.empty() && !counts) {
@@ -232,6 +256,7 @@ void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
   check_loss(c, mistakes);
   check_kl(c.algorithm, mistakes);
   check_correction(c.algorithm, mistakes);
+  check_distillation(c, mistakes);
   check_router_replay(c, mistakes);
   if (c.algorithm.reward.overlong_buffer_tokens > c.rollout.max_completion_tokens) {
     mistakes.push_back({"algorithm.reward.overlong_buffer_tokens",

@@ -172,6 +172,33 @@ void add_critic(FieldList& fields, CriticConfig& critic) {
               "clip the value model's gradient norm to this; 0 = no clipping");
 }
 
+void add_distillation(FieldList& fields, DistillationConfig& distillation) {
+  fields.section("algorithm.distillation", "on-policy distillation, with or without rewards");
+  fields.path(
+      "algorithm.distillation.teacher", distillation.teacher,
+      "directory of a model with the same vocabulary, of any size and architecture, that the "
+      "policy learns to be like on its own samples; \"\" = none");
+  fields.real("algorithm.distillation.coef", distillation.coef, above(0),
+              "weight of it beside the rewards. Without rewards: rollout.reward none, or "
+              "algorithm.reward.scale 0, which still shows them");
+  fields.choice("algorithm.distillation.over", distillation.over,
+                "sampled_token = the advantage of each token falls by coef x (log-prob - "
+                "teacher's); a loss of "
+                "whole distributions: vocabulary, or top_k = the teacher's most likely tokens, and "
+                "all others "
+                "as one");
+  fields.choice(
+      "algorithm.distillation.divergence", distillation.divergence,
+      "of that loss: reverse_kl = KL(policy || teacher), forward_kl = KL(teacher || "
+      "policy), jensen_shannon = mixture x KL(teacher || m) + (1 - mixture) x KL(policy || "
+      "m), m = mixture x teacher + (1 - mixture) x policy (GKD)");
+  fields.integer("algorithm.distillation.top_k", distillation.top_k, at_least(1),
+                 "over top_k: how many tokens");
+  fields.real("algorithm.distillation.mixture", distillation.mixture,
+              NumberRange{.low = 0, .high = 1, .above = true, .below = true},
+              "divergence jensen_shannon: TRL's beta");
+}
+
 void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
       "algorithm.old_logprobs", algorithm.old_logprobs,
@@ -223,12 +250,14 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   add_aggregation(fields, algorithm);
   add_advantage(fields, algorithm.reward, algorithm.advantage);
   add_critic(fields, algorithm.critic);
+  add_distillation(fields, algorithm.distillation);
   add_corrections(fields, algorithm);
   fields.often_set("algorithm", {"task", "preset", "loss", "kl_coef", "clip_low", "clip_high",
                                  "loss_aggregation", "importance_level", "max_staleness",
                                  "dynamic_sampling", "router_replay", "mask_truncated"});
   fields.often_set("algorithm.advantage", {"estimator", "std"});
   fields.often_set("algorithm.correction", {"mode"});
+  fields.often_set("algorithm.distillation", {"teacher", "over"});
 }
 
 }  // namespace ringside::rl

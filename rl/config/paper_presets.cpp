@@ -131,4 +131,29 @@ std::vector<Preset> estimator_paper_presets() {
   };
 }
 
+// A teacher in place of rewards, or beside them.
+std::vector<Preset> distillation_paper_presets() {
+  return {
+      // Lu et al. 2025 (Thinking Machines, On-policy distillation): the advantage of a token is the
+      // negative reverse KL to the teacher by the sampled token, not discounted; the policy
+      // gradient
+      // has the ratio to the sampler's log-probs; four samples a prompt.
+      // algorithm.distillation.teacher
+      // is the recipe's. Rewards that a recipe adds count against their group's mean.
+      {"opd",
+       {},
+       {{"algorithm.task", "rl"},
+        {"algorithm.distillation.over", "sampled_token"},
+        {"algorithm.distillation.coef", "1.0"},
+        {"algorithm.loss", "ppo_clip"},
+        {"algorithm.old_logprobs", "rollout"},
+        {"algorithm.kl_coef", "0.0"},
+        {"algorithm.advantage.estimator", "group_mean"},
+        {"algorithm.advantage.std", "none"},
+        {"algorithm.loss_aggregation", "token_mean"},
+        {"rollout.reward", "none"},
+        {"rollout.group_size", "4"}}},
+  };
+}
+
 }  // namespace ringside::rl

@@ -17,6 +17,7 @@ struct Preset {
 // The tables of presets, by where they come from; presets.cpp joins them.
 std::vector<Preset> grpo_paper_presets();
 std::vector<Preset> estimator_paper_presets();
+std::vector<Preset> distillation_paper_presets();
 std::vector<Preset> trl_presets();
 std::vector<Preset> system_presets();
 std::vector<Preset> asynchronous_system_presets();

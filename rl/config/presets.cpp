@@ -11,8 +11,9 @@ namespace {
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> table = [] {
     std::vector<Preset> all = {{"none", {}, {}}};
-    for (const auto& part : {grpo_paper_presets(), estimator_paper_presets(), trl_presets(),
-                             system_presets(), asynchronous_system_presets()}) {
+    for (const auto& part :
+         {grpo_paper_presets(), estimator_paper_presets(), distillation_paper_presets(),
+          trl_presets(), system_presets(), asynchronous_system_presets()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

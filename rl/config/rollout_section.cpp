@@ -33,7 +33,9 @@ void add_sampling(FieldList& fields, RolloutConfig& rollout) {
   fields.text("rollout.reward", rollout.reward,
               "the reward, or several with weights: \"math_answer, regex * 0.2\"; "
               "python(FILE.py:FUNCTION) = your own function, FILE from the recipe's folder; worker "
-              "= your own workers send rewards under any names, and they are summed",
+              "= your own workers send rewards under any names, and they are summed; none = 0, for "
+              "learning "
+              "from a teacher alone (algorithm.distillation)",
               absolute_reward_files);
   fields.text("rollout.reward_separator", rollout.reward_separator,
               "the reward reads what follows the last occurrence of this text; \"\" = the whole "

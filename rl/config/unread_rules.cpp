@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "rl/config/harness_function.h"
+#include "rl/config/teacher.h"
 #include "rl/config/unread_keys.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -67,6 +68,9 @@ bool is_sharded(const Config& c) {
   return p.data_parallel_shard_size > 1 || (ulysses && p.ulysses_parallel_size > 1) ||
          (ring && p.ringattn_parallel_size > 1) || (some && p.context_parallel_size > 1);
 }
+
+bool distils(const Config& c) { return has_teacher(c.algorithm); }
+bool distils_by_loss(const Config& c) { return distils_distributions(c.algorithm); }
 
 constexpr std::string_view kSftOnly = "only algorithm.task sft reads it; or algorithm.task sft";
 constexpr std::string_view kRlOnly =
@@ -170,6 +174,23 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{"algorithm.advantage.lambda", "algorithm.advantage.estimator", has_critic,
                kNoCritic},
     UnreadRule{"algorithm.critic.", "algorithm.advantage.estimator", has_critic, kNoCritic},
+    UnreadRule{"algorithm.distillation.", "algorithm.distillation.teacher", distils,
+               "algorithm.distillation.teacher is not set: nothing is distilled; or a teacher"},
+    UnreadRule{
+        "algorithm.distillation.divergence", "algorithm.distillation.over", distils_by_loss,
+        "over sampled_token is the reverse KL of the samples; or algorithm.distillation.over "
+        "vocabulary or top_k"},
+    UnreadRule{
+        "algorithm.distillation.top_k", "algorithm.distillation.over",
+        [](const Config& c) { return c.algorithm.distillation.over == DistillationOver::kTopK; },
+        "algorithm.distillation.over is not top_k; or over top_k"},
+    UnreadRule{"algorithm.distillation.mixture", "algorithm.distillation.divergence",
+               [](const Config& c) {
+                 return distils_by_loss(c) && c.algorithm.distillation.divergence ==
+                                                  DistillationDivergence::kJensenShannon;
+               },
+               "only algorithm.distillation.divergence jensen_shannon has a mixture; or that "
+               "divergence with over vocabulary or top_k"},
     UnreadRule{"algorithm.correction.level", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{"algorithm.correction.low", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{"algorithm.correction.high", "algorithm.correction.mode", corrects, kNoCorrection},

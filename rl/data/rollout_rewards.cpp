@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "rl/config/teacher.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -130,6 +132,11 @@ SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
         rewards.total[r] += rollout.turn_rewards[t];
       }
     }
+  }
+  if (config.rollout.reward == kNoReward) {  // recorded ones only show
+    std::ranges::fill(rewards.weight, 0.0);
+    std::ranges::fill(rewards.total, 0.0);
+    rewards.turns.clear();
   }
   return shape_rewards(std::move(rewards), lengths, config.rollout.max_completion_tokens,
                        config.algorithm.reward);

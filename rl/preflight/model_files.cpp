@@ -8,6 +8,7 @@
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
 #include "rl/config/checks.h"
+#include "rl/config/teacher.h"
 #include "rl/sampling/prompt_scorer.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sharding.h"
@@ -122,8 +123,9 @@ void check_tokenizer(const Config& config, ModelFiles& files, PreflightReport& r
   }
 }
 
-// Checks the parallel layout against the model's heads.
-void check_heads(const Config& config, const engine::ModelConfig& model, PreflightReport& report) {
+// Checks the parallel layout against a model's heads. key: of its path.
+void check_heads(const Config& config, const std::string& key, const engine::ModelConfig& model,
+                 PreflightReport& report) {
   const ParallelConfig& parallel = config.parallel;
   const int64_t tensor = parallel.tensor_parallel_size;
   const int64_t most = engine::most_ulysses_ranks(model, tensor);
@@ -133,15 +135,16 @@ void check_heads(const Config& config, const engine::ModelConfig& model, Preflig
       (few_key_heads ? " key heads in its delta nets (linear_num_key_heads)" : " query heads") +
       (tensor > 1 ? " for each tensor-parallel rank that has any" : "") +
       "; expected at most that, and ring attention for the rest";
+  const std::string has = key == "model.path" ? ", but the model has " : ", but " + key + " has ";
   if (parallel.ulysses_parallel_size > most) {
     report.mistakes.push_back(
         {"parallel.ulysses_parallel_size",
-         "is " + std::to_string(parallel.ulysses_parallel_size) + ", but the model has " + heads});
+         "is " + std::to_string(parallel.ulysses_parallel_size) + has + heads});
   }
   if (config.sp.method == SpMethod::kUlysses && parallel.context_parallel_size > most) {
-    report.mistakes.push_back({"parallel.context_parallel_size",
-                               "is " + std::to_string(parallel.context_parallel_size) +
-                                   " under sp.method ulysses, but the model has " + heads});
+    report.mistakes.push_back(
+        {"parallel.context_parallel_size", "is " + std::to_string(parallel.context_parallel_size) +
+                                               " under sp.method ulysses" + has + heads});
   }
 }
 
@@ -251,6 +254,84 @@ void check_reference(const Config& config, const ModelFiles& files, PreflightRep
   }
 }
 
+// What is wrong with a run that has no teacher.
+void check_no_teacher(const Config& config, PreflightReport& report) {
+  const std::string expected = "expected algorithm.distillation.teacher, the directory of a model";
+  if (config.algorithm.preset == "opd") {
+    report.mistakes.push_back(
+        {"algorithm.preset",
+         "is opd, which distils from a teacher, and there is none; " + expected});
+  }
+  if (config.algorithm.task == Task::kRl && config.rollout.reward == kNoReward) {
+    report.mistakes.push_back({"rollout.reward",
+                               "is none, and there is no teacher: nothing is "
+                               "learned; expected a reward, or " +
+                                   expected.substr(9)});
+  }
+}
+
+// Whether token ids mean the same to both.
+void check_same_vocabulary(const engine::Tokenizer& policy, const std::string& teacher,
+                           PreflightReport& report) {
+  constexpr const char* kKey = "algorithm.distillation.teacher";
+  const fs::path file = fs::path(teacher) / "tokenizer.json";
+  if (!fs::exists(file)) {
+    report.notes.push_back(std::string(kKey) + ": " + teacher +
+                           " has no tokenizer.json; its vocabulary is taken for the policy's");
+    return;
+  }
+  try {
+    const engine::Tokenizer other = engine::Tokenizer::load(file);
+    for (int64_t id = 0; id < policy.id_bound(); ++id) {
+      const std::vector<int64_t> one{id};
+      if (policy.decode(one, false) != other.decode(one, false)) {
+        report.mistakes.push_back({kKey, "is " + teacher + ", whose token " + std::to_string(id) +
+                                             " is \"" + other.decode(one, false) +
+                                             "\", the policy's is \"" + policy.decode(one, false) +
+                                             "\"; expected a teacher with the same vocabulary"});
+        return;
+      }
+    }
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({kKey, error.what()});
+  }
+}
+
+void check_teacher(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  constexpr const char* kKey = "algorithm.distillation.teacher";
+  const DistillationConfig& distillation = config.algorithm.distillation;
+  if (config.algorithm.task != Task::kRl || distillation.teacher.empty()) {
+    check_no_teacher(config, report);
+    return;
+  }
+  const auto model = read_model(config, kKey, distillation.teacher, report);
+  if (!model) {
+    return;
+  }
+  if (config.model.init == ModelInit::kPretrained || distillation.teacher != config.model.path) {
+    check_weights(kKey, distillation.teacher, *model, report);
+  }
+  check_heads(config, kKey, *model, report);
+  if (!files.model) {
+    return;
+  }
+  const int64_t words = files.model->vocab_size;
+  if (model->vocab_size < words) {
+    report.mistakes.push_back({kKey, distillation.teacher + "/config.json: vocab_size is " +
+                                         std::to_string(model->vocab_size) + ", the policy's is " +
+                                         std::to_string(words) + "; expected at least that"});
+  }
+  if (distillation.over == DistillationOver::kTopK && distillation.top_k > words) {
+    report.mistakes.push_back(
+        {"algorithm.distillation.top_k", "is " + std::to_string(distillation.top_k) +
+                                             ", but the policy has " + std::to_string(words) +
+                                             " words (vocab_size); expected at most that"});
+  }
+  if (files.tokenizer) {
+    check_same_vocabulary(*files.tokenizer, distillation.teacher, report);
+  }
+}
+
 }  // namespace
 
 std::string model_directory_problem(const fs::path& path) {
@@ -296,7 +377,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     check_tokenizer(config, files, report);
   }
   if (files.model) {
-    check_heads(config, *files.model, report);
+    check_heads(config, "model.path", *files.model, report);
     check_router_replay(config, *files.model, report);
     check_router_balance(config, *files.model, report);
     if (std::string problem = async_ulysses_problem(config, *files.model); !problem.empty()) {
@@ -311,6 +392,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     return files;
   }
   check_reference(config, files, report);
+  check_teacher(config, files, report);
   const std::string& critic = config.algorithm.critic.model_path;
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae && !critic.empty()) {
     read_model(config, "algorithm.critic.model_path", critic, report);

@@ -21,9 +21,10 @@ struct ModelFiles {
   std::optional<engine::Tokenizer> tokenizer;
 };
 
-// Checks model.path, lora.path, and the directories of reference and critic that the algorithm
-// uses. Checks that the parallel layout, router_replay, async_ulysses and the adapters suit the
-// model. Reads the tokenizer only if `needs_tokenizer`. Never throws for invalid user input.
+// Checks model.path, lora.path, and the directories of reference, teacher and critic that the
+// algorithm uses. Checks that the parallel layout, router_replay, async_ulysses and the adapters
+// suit the model. Reads the tokenizer only if `needs_tokenizer`. Never throws for invalid user
+// input.
 ModelFiles check_model_files(const Config& config, bool needs_tokenizer, PreflightReport& report);
 
 }  // namespace ringside::rl

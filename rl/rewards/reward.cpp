@@ -24,6 +24,11 @@ struct RewardKind {
 
 std::string any_answer(std::string_view, const RewardOptions&) { return ""; }
 
+// For learning from a teacher alone.
+Reward no_reward(const RewardOptions& /*options*/) {
+  return [](const RewardInput&) { return 0.0; };
+}
+
 // One line a reward.
 const std::map<std::string_view, RewardKind>& kinds() {
   static const std::map<std::string_view, RewardKind> kKinds = {
@@ -34,6 +39,7 @@ const std::map<std::string_view, RewardKind>& kinds() {
       {"length", {length_reward, any_answer}},
       {"math_answer", {math_answer_reward, math_answer_problem}},
       {"multiple_choice", {multiple_choice_reward, multiple_choice_answer_problem}},
+      {"none", {no_reward, any_answer}},
       {"regex", {regex_reward, any_answer}},
       {"repetition", {repetition_reward, any_answer}},
   };

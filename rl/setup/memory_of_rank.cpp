@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/runner/collator_options.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/config/batch_arithmetic.h"
+#include "rl/config/teacher.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/pipeline_figures.h"
@@ -175,6 +177,24 @@ struct StagesMemory {
   }
 };
 
+// Bytes of the teacher's weights. What is wrong with its directory is reported where it is checked.
+int64_t teacher_memory(const Config& config, const engine::ComputeContext& context) {
+  try {
+    const engine::ModelConfig model =
+        load_model_config(config, config.algorithm.distillation.teacher);
+    engine::ComputeContext frozen = context;
+    frozen.master = frozen.compute;
+    engine::PassShape shape = pass_shape(config, model, context.compute_options());
+    shape.trains = false;
+    const engine::MemoryEstimate memory = engine::estimate_memory(model, frozen, shape);
+    const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
+    return (memory.weights + (keeps_gathered ? memory.gathered : 0)) /
+           config.parallel.pipeline_parallel_size;
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
 RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c10::Device device) {
   const engine::ModelConfig& model = stages.model;
   const engine::ComputeContext context(scalar_type(config.model.dtype), device);
@@ -204,6 +224,9 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
     const bool keeps_gathered = shape.state.shard_ranks > 1 && shape.state.zero_stage < 3;
     memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
+  }
+  if (!fine_tunes && has_teacher(algorithm)) {
+    memory.teacher = teacher_memory(config, context);
   }
   memory.host += memory.policy.host;
   // Adapters are made last, when nothing else is beside the weights.
@@ -255,6 +278,9 @@ std::string describe(const RankMemory& memory) {
       ", communication buffers " + bytes_of(policy.communication);
   if (memory.reference > 0) {
     text += ", reference " + bytes_of(memory.reference);
+  }
+  if (memory.teacher > 0) {
+    text += ", teacher " + bytes_of(memory.teacher);
   }
   if (memory.critic > 0) {
     text += ", critic " + bytes_of(memory.critic);

@@ -17,7 +17,9 @@ namespace ringside::rl {
 struct RankMemory {
   engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
   int64_t reference = 0;          // bytes of the reference's weights; 0 without one
-  int64_t critic = 0;             // weights, moments and gradients of the critic; 0 without one
+  // Of the teacher's weights, as far as its directory can be read; in a pipeline an equal part.
+  int64_t teacher = 0;
+  int64_t critic = 0;  // weights, moments and gradients of the critic; 0 without one
   // The most while the policy and its adapters are loaded, before the others are. On the CPU a
   // process's resident memory also shows the mapped pages of the weight files until they are
   // closed: page cache, which the system takes back.
@@ -26,7 +28,7 @@ struct RankMemory {
   std::optional<int64_t> pipeline_rank = {};  // whose memory this is; none without a pipeline
 
   // Of the device.
-  int64_t total() const { return std::max(policy.peak() + reference + critic, loading); }
+  int64_t total() const { return std::max(policy.peak() + reference + teacher + critic, loading); }
 };
 
 // The prediction for the rank with the most tokens, in a pipeline for the rank that needs the most,

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "rl/data/token_routes.h"
 
@@ -24,6 +26,7 @@ constexpr std::array kLossColumns = {
     LossColumn{"rollout_logprob", &StepColumns::rollout, 0.0},
     LossColumn{"old_logprob", &StepColumns::old, std::nullopt},
     LossColumn{"reference_logprob", &StepColumns::reference, 0.0},
+    LossColumn{"teacher_logprob", &StepColumns::teacher, std::nullopt},
     LossColumn{"advantage", &StepColumns::advantage, 0.0},
     LossColumn{"correction", &StepColumns::correction, 1.0},
     LossColumn{"chosen", &StepColumns::chosen, std::nullopt},
@@ -46,27 +49,28 @@ at::Tensor routes_of(const sp::MicroBatch& batch, const engine::ModelConfig& mod
   return ids_sw.view({ids_sw.size(0), layers, model.experts.per_token});
 }
 
-void RouteOutputs::add(LocalBatch& local, std::size_t index, const at::Tensor& routes_sLK) {
-  local.routes.resize(local.micro_batches.size());
-  outputs_.push_back({&local, index, routes_sLK});
+void HostCopies::add(const at::Tensor& on_device, Put put) {
+  copies_.push_back({on_device, std::move(put)});
 }
 
-void RouteOutputs::store() {
-  if (outputs_.empty()) {
-    return;
+void HostCopies::store() {
+  std::map<at::ScalarType, std::vector<const Copy*>> by_dtype;
+  for (const Copy& copy : copies_) {
+    by_dtype[copy.on_device.scalar_type()].push_back(&copy);
   }
-  std::vector<at::Tensor> all;
-  std::vector<int64_t> sizes;
-  for (const Output& output : outputs_) {
-    all.push_back(output.routes_sLK.flatten());
-    sizes.push_back(output.routes_sLK.numel());
+  for (const auto& [dtype, copies] : by_dtype) {
+    std::vector<at::Tensor> all;
+    std::vector<int64_t> sizes;
+    for (const Copy* copy : copies) {
+      all.push_back(copy->on_device.flatten());
+      sizes.push_back(copy->on_device.numel());
+    }
+    const auto parts = at::cat(all).to(at::kCPU).split_with_sizes(sizes);
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      copies[i]->put(parts[i].view(copies[i]->on_device.sizes()));
+    }
   }
-  const auto parts = at::cat(all).to(at::kCPU).split_with_sizes(sizes);
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const Output& output = outputs_[i];
-    output.local->routes[output.index] = parts[i].view(output.routes_sLK.sizes());
-  }
-  outputs_.clear();
+  copies_.clear();
 }
 
 at::ScalarType column_dtype(at::ScalarType compute_dtype) {
@@ -150,8 +154,15 @@ std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const Ste
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype) {
   std::vector<engine::ModelInput> inputs = policy_inputs(local, columns, dtype);
-  for (engine::ModelInput& input : inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    engine::ModelInput& input = inputs[i];
     input.columns = loss_columns(columns, *input.batch, local.first_token, dtype);
+    if (i < local.said.size()) {
+      input.columns.set("temperature", input.temperature_n);
+      for (const auto& [name, said] : local.said[i].all()) {
+        input.columns.set(name, said);
+      }
+    }
   }
   return inputs;
 }

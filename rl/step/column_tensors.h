@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct LocalBatch {
   // Experts that the policy's tokens use, of each micro-batch, on the host; empty: its routers
   // choose. [s, layers with experts, experts a token]
   std::vector<at::Tensor> routes = {};
+  // Further columns of each micro-batch's loss, on the host: what a teacher said. Shapes: [n, any];
+  // empty: none.
+  std::vector<engine::Columns> said = {};
 };
 
 // The micro-batch's field kRoutesField as routes of a model with these experts; undefined, on every
@@ -32,24 +36,25 @@ struct LocalBatch {
 // Throws: c10::Error when the field has another width or dtype.
 at::Tensor routes_of(const sp::MicroBatch& batch, const engine::ModelConfig& model);
 
-// Routes that a model recorded. They stay on the device until one copy brings all of them to the
-// host.
-class RouteOutputs {
+// Tensors that a model gave for later passes: routes, what a teacher said. They stay on the device
+// until one copy for each dtype brings all of them to the host.
+class HostCopies {
  public:
-  // routes_sLK: of micro-batch `index`. `local` must live until store().
-  void add(LocalBatch& local, std::size_t index, const at::Tensor& routes_sLK);
+  using Put = std::function<void(at::Tensor on_host)>;
 
-  // Writes everything that was added into the batches' routes.
-  // Blocks: until the device has computed it; one host sync.
+  // put: called by store() with the copy. Shapes: any.
+  void add(const at::Tensor& on_device, Put put);
+
+  // Hands over everything that was added.
+  // Blocks: until the device has computed it; one host sync for each dtype.
   void store();
 
  private:
-  struct Output {
-    LocalBatch* local;
-    std::size_t index;
-    at::Tensor routes_sLK;
+  struct Copy {
+    at::Tensor on_device;
+    Put put;
   };
-  std::vector<Output> outputs_;
+  std::vector<Copy> copies_;
 };
 
 // fp64 for a model that computes in fp64, else fp32.
@@ -101,7 +106,8 @@ std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const Step
 std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const StepColumns& columns,
                                               at::ScalarType dtype);
 
-// policy_inputs() for training, with loss_columns().
+// policy_inputs() for training, with loss_columns() and local.said; where a teacher said something,
+// also with the column temperature.
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype);
 

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "rl/config/teacher.h"
 #include "rl/losses/policy_loss.h"
 
 namespace ringside::rl {
@@ -16,7 +18,7 @@ bool kl_before_updates(const AlgorithmConfig& config) {
 // Whether advantages, corrections or the choice of tokens are computed from old log-probs.
 bool reads_old(const AlgorithmConfig& config) {
   return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config) ||
-         policy_loss(config.loss).choose != nullptr;
+         distils_samples(config) || policy_loss(config.loss).choose != nullptr;
 }
 
 using Figure = at::Tensor engine::HeadOutput::*;
@@ -25,8 +27,11 @@ using Figure = at::Tensor engine::HeadOutput::*;
 void fill_old(StepColumns& columns, const engine::ModelRunner& policy,
               std::vector<LocalBatch>& mini_batches, RouterReplay replay, ColumnOutputs& outputs) {
   columns.old.assign(columns.rollout.size(), 0.0);
-  RouteOutputs routes;
+  HostCopies routes;
   for (LocalBatch& local : mini_batches) {
+    if (replay == RouterReplay::kRecompute) {
+      local.routes.resize(local.micro_batches.size());
+    }
     auto inputs = policy_inputs(local, columns, column_dtype(policy.decoder().compute_dtype()));
     for (engine::ModelInput& input : inputs) {
       input.records_routes = replay == RouterReplay::kRecompute;
@@ -34,7 +39,8 @@ void fill_old(StepColumns& columns, const engine::ModelRunner& policy,
     policy.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
       outputs.add(columns.old, local.micro_batches[i], local.first_token, output.logprobs_n);
       if (output.routes_sLK.defined()) {
-        routes.add(local, i, output.routes_sLK);
+        routes.add(output.routes_sLK,
+                   [&local, i](at::Tensor host) { local.routes[i] = std::move(host); });
       }
     });
   }
@@ -80,12 +86,18 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
   }
   if (models.reference != nullptr) {
     fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns,
-         mini_batches, outputs);
+         models.seen_by_reference.empty() ? mini_batches : models.seen_by_reference, outputs);
     if (kl_before_updates(algorithm)) {
       of_all_ranks.push_back(&columns.reference);
     }
   } else if (kl_before_updates(algorithm) && algorithm.kl_to == KlTo::kRollout) {
     columns.reference = columns.rollout;
+  }
+  if (models.teacher != nullptr) {
+    models.teacher->score(columns, models.seen_by_teacher, mini_batches, outputs);
+    if (distils_samples(algorithm)) {
+      of_all_ranks.push_back(&columns.teacher);
+    }
   }
   if (models.critic != nullptr) {
     fill(columns.value, *models.critic, &engine::HeadOutput::values_n, columns, mini_batches,

@@ -1,5 +1,5 @@
-// Scoring pass before the updates of a step: old-policy log-probs, reference log-probs and critic
-// values, written to the step's columns.
+// Scoring pass before the updates of a step: log-probs of old policy, reference and teacher, and
+// the critic's values, written to the step's columns.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,7 @@
 #include "engine/runner/model_runner.h"
 #include "rl/config/config.h"
 #include "rl/step/column_tensors.h"
+#include "rl/step/teacher.h"
 #include "sp/mesh/process_groups.h"
 
 namespace ringside::rl {
@@ -15,6 +16,11 @@ struct ScoringModels {
   const engine::ModelRunner& policy;
   const engine::ModelRunner* reference;  // nullptr without a KL term to a reference
   const engine::ModelRunner* critic;     // nullptr without a critic
+  const Teacher* teacher = nullptr;      // nullptr without distillation
+  // The step's mini-batches as those two see them, whose heads and windows may be others than the
+  // policy's; of the reference empty where they are the policy's.
+  std::vector<LocalBatch> seen_by_reference = {};
+  std::vector<LocalBatch> seen_by_teacher = {};
 };
 
 // Whether old log-probs need a forward pass of their own. Old log-probs are those of the weights at
@@ -25,11 +31,11 @@ bool needs_old_pass(const Config& config);
 // Whether the column that this pass fills holds the tokens of all ranks; else those of this rank.
 bool old_is_merged(const Config& config);
 
-// Fills the columns old, reference and value as far as the configuration reads them. Columns that
-// advantages and corrections read are merged over all ranks with one all-reduce. The other columns
-// hold this rank's tokens only. Without autograd. The policy replays the mini-batches' routes; with
-// router_replay recompute its pass records them instead. Reference and critic choose by themselves.
-// Collective over: the world.
+// Fills the columns old, reference, teacher and value as far as the configuration reads them.
+// Columns that advantages and corrections read are merged over all ranks with one all-reduce. The
+// other columns hold this rank's tokens only. Without autograd. The policy replays the
+// mini-batches' routes; with router_replay recompute its pass records them instead. Reference,
+// teacher and critic choose by themselves. Collective over: the world.
 void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms);
 

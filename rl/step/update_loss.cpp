@@ -84,6 +84,9 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   if (chosen.defined()) {
     figures.mean("chosen", chosen);
   }
+  if (entries.has("teacher_logprob")) {
+    figures.mean("teacher_kl", logprob_n.detach() - entries["teacher_logprob"]);
+  }
   figures.count(logprob_n);
   figures.mean("entropy", entropy_n);
   add_ratios(figures, log_ratio.detach(), logprob_n.detach(), old, entries, config);

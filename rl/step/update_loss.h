@@ -35,19 +35,20 @@ struct LossContext {
 // Returns: a scalar, this rank's weighted sum, to be summed over ranks; differentiable.
 // Figures:
 //   sums: loss and policy_loss, which add up to the step's, and tokens
-//   means over tokens: kl, entropy, old_kl (old - current log-prob), opsm_masked, chosen,
-//   clipped_low (A < 0 and ratio below its lower bound), clipped_high (A > 0 and ratio above its
-//   upper bound)
-//   means over tokens, of the rollout's log-probs against the trainer's, rho = exp(trainer -
-//   rollout), its log within -20 .. 20: sampling_difference (|trainer - rollout|), mult_prob_error
-//   (exp |trainer - rollout|), rollout_kl (rollout - trainer), rollout_k3 (rho - 1 - log rho), rho,
-//   rho_squared; and the maximum sampling_difference_max. The trainer's are the old policy's, with
-//   old_logprobs rollout the current policy's.
+//   means over tokens: kl, teacher_kl (log-prob - teacher's), entropy, old_kl (old - current
+//   log-prob), opsm_masked, chosen, clipped_low (A < 0 and ratio below its lower bound),
+//   clipped_high (A > 0 and ratio above its upper bound) means over tokens, of the rollout's
+//   log-probs against the trainer's, rho = exp(trainer - rollout), its log within -20 .. 20:
+//   sampling_difference (|trainer - rollout|), mult_prob_error (exp |trainer - rollout|),
+//   rollout_kl (rollout - trainer), rollout_k3 (rho - 1 - log rho), rho, rho_squared; and the
+//   maximum sampling_difference_max. The trainer's are the old policy's, with old_logprobs rollout
+//   the current policy's.
 // Collective over: context.sequence, if the configuration needs per-sequence values.
 // Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
 // entries: the columns sample (int64: the entry's sequence in its mini-batch), weight,
 // rollout_logprob, reference_logprob, advantage and correction; old_logprob, without which the old
-// policy is the current one; chosen, if the loss chooses tokens.
+// policy is the current one; teacher_logprob, if there is a teacher; chosen, if the loss chooses
+// tokens.
 // Shapes: logprob_n, entropy_n and the entries are [n], of one floating-point dtype.
 // Throws: c10::Error when an entry is missing.
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,

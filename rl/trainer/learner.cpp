@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "rl/algorithm/adaptive.h"
+#include "rl/config/teacher.h"
 #include "rl/setup/image_input.h"
 
 namespace ringside::rl {
 namespace {
 
 constexpr const char* kReferencePart = "reference";
+constexpr const char* kTeacherPart = "teacher";
 constexpr const char* kCriticPart = "critic";
 
 }  // namespace
@@ -21,7 +23,8 @@ Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& po
       ranks_(ranks),
       policy_(policy),
       state_(state),
-      reference_(make_reference(config, policy.runner().model(), ranks.comms())) {
+      reference_(make_reference(config, policy.runner().model(), ranks.comms())),
+      teacher_(make_teacher(config, policy.runner().model(), ranks.comms())) {
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     critic_ = std::make_unique<Critic>(config, ranks.comms());
   }
@@ -38,6 +41,10 @@ void Learner::take_images(const std::function<RecordPixels::Image(const std::str
   if (reference_) {
     reference_->runner().take_images(
         image_input(pixels, rules, kept_of(config_.model.reference_path)));
+  }
+  if (teacher_) {
+    teacher_->runner().take_images(
+        image_input(pixels, rules, kept_of(config_.algorithm.distillation.teacher)));
   }
   if (critic_) {
     critic_->runner().take_images(
@@ -61,6 +68,9 @@ RankFacts Learner::loaded_facts() const {
   if (reference_) {
     facts.push_back(weights_fact(kReferencePart, reference_->runner()));
   }
+  if (teacher_) {
+    facts.push_back(weights_fact(kTeacherPart, teacher_->runner()));
+  }
   if (critic_) {
     facts.push_back(weights_fact(kCriticPart, critic_->runner()));
   }
@@ -83,9 +93,25 @@ std::vector<LocalBatch> Learner::collate(StepBatch& batch) const {
   return mini_batches;
 }
 
+std::vector<LocalBatch> Learner::seen_by(const engine::ModelRunner& model,
+                                         const StepBatch& batch) const {
+  std::vector<LocalBatch> seen;
+  for (const MiniBatch& mini_batch : batch.mini_batches) {
+    seen.push_back(
+        {policy_.collate_for(model.decoder(), mini_batch.documents), mini_batch.first_token});
+  }
+  return seen;
+}
+
 void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
-  const ScoringModels models{policy_.runner(), reference_ ? &reference_->runner() : nullptr,
-                             critic_ ? &critic_->runner() : nullptr};
+  ScoringModels models{policy_.runner(), reference_ ? &reference_->runner() : nullptr,
+                       critic_ ? &critic_->runner() : nullptr, teacher_.get()};
+  if (reference_ && !config_.model.reference_path.empty()) {
+    models.seen_by_reference = seen_by(reference_->runner(), batch);
+  }
+  if (teacher_) {
+    models.seen_by_teacher = seen_by(teacher_->runner(), batch);
+  }
   score_step(batch.columns, mini_batches, models, config_, ranks_.comms());
 }
 
@@ -134,8 +160,12 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
       ranks_.comms().tensors(sp::axes::kSp).get()};
   return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
-    return policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
-                                context, figures);
+    at::Tensor loss = policy_gradient_loss(output.logprobs_n, output.entropy_n, columns,
+                                           config_.algorithm, context, figures);
+    if (distils_distributions(config_.algorithm)) {
+      loss = loss + teacher_->distillation_loss(policy_.runner().model(), output, columns, figures);
+    }
+    return loss;
   };
 }
 

@@ -1,5 +1,5 @@
 // Learner: the parts of one reinforcement-learning step on one rank, which the trainer's loop calls
-// in order. It trains the run's policy and owns the reference policy and the critic.
+// in order. It trains the run's policy and owns the reference policy, the teacher and the critic.
 // Collective over: the world, for every method whose comment does not say otherwise.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "rl/step/critic.h"
 #include "rl/step/reference_policy.h"
 #include "rl/step/score_step.h"
+#include "rl/step/teacher.h"
 #include "rl/trainer/policy_training.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/run_ranks.h"
@@ -38,7 +39,7 @@ struct LearnerModel {
 
 class Learner {
  public:
-  // Loads the reference and the critic if the configuration uses them, from their own directories.
+  // Loads reference, teacher and critic if the configuration uses them, from their own directories.
   // state: of the run; the learner sets the adaptive coefficients. All four must outlive it. Not
   // collective.
   // Throws: std::runtime_error when a model cannot be loaded.
@@ -52,7 +53,7 @@ class Learner {
   // The critic, and a reference that follows the policy. They live as long as the learner.
   std::vector<LearnerModel> checkpointed_models();
 
-  // Weights of the reference and of the critic, where there is one, which the ranks must agree on.
+  // Weights of reference, teacher and critic, where there is one, which the ranks must agree on.
   // Not collective.
   // Blocks: as weights_fact().
   RankFacts loaded_facts() const;
@@ -61,8 +62,9 @@ class Learner {
   // Throws: as PolicyTraining::collate and routes_of().
   std::vector<LocalBatch> collate(StepBatch& batch) const;
 
-  // Fills the batch's columns of old log-probs, reference log-probs and values, and the routes that
-  // the policy replays, if it records them.
+  // Fills the batch's columns of log-probs of old policy, reference and teacher, and of values; and
+  // of the mini-batches the routes that the policy replays, if it records them, and what the
+  // teacher says.
   void score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
   // Fills the columns advantage, returns, correction and chosen. Not collective: every rank
@@ -79,6 +81,8 @@ class Learner {
 
  private:
   LossFunction policy_loss(const MiniBatch& mini_batch) const;
+  // The step's mini-batches as another model sees them.
+  std::vector<LocalBatch> seen_by(const engine::ModelRunner& model, const StepBatch& batch) const;
   void choose_tokens(StepBatch& batch) const;
   void update_critic(const LocalBatch& local, const MiniBatch& mini_batch,
                      const StepColumns& columns, StepUpdates& updates);
@@ -89,6 +93,7 @@ class Learner {
   PolicyTraining& policy_;
   TrainingState& state_;
   std::unique_ptr<ReferencePolicy> reference_;
+  std::unique_ptr<Teacher> teacher_;
   std::unique_ptr<Critic> critic_;
   CorrectionResult correction_;
 };

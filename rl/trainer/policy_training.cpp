@@ -53,16 +53,23 @@ double PolicyTraining::learning_rate_factor() const {
   return schedule.at_step(state_.optimizer_step);
 }
 
+sp::CollatorOptions PolicyTraining::collator_options(const engine::Decoder& of) const {
+  return engine::collator_options(of.config(), config_.train.tokens_per_micro_batch,
+                                  sequence_options(config_.sp), engine::tensor_place(of.context()));
+}
+
 std::vector<sp::MicroBatch> PolicyTraining::collate(
     const std::vector<sp::Document>& documents) const {
-  const int64_t budget = config_.train.tokens_per_micro_batch;
-  const sp::CollatorOptions options =
-      engine::collator_options(decoder().config(), budget, sequence_options(config_.sp),
-                               engine::tensor_place(decoder().context()));
-  const auto packing = sp::plan_micro_batches(documents, ranks_.mesh().shape().dp_size(), budget,
-                                              config_.sp.shared_prefix, options.work);
+  return collate_for(decoder(), documents);
+}
+
+std::vector<sp::MicroBatch> PolicyTraining::collate_for(
+    const engine::Decoder& model, const std::vector<sp::Document>& documents) const {
+  const auto packing = sp::plan_micro_batches(
+      documents, ranks_.mesh().shape().dp_size(), config_.train.tokens_per_micro_batch,
+      config_.sp.shared_prefix, collator_options(decoder()).work);
   sp::check_agreement(packing.hash(), "the micro-batch plan", ranks_.world());
-  return sp::collate(documents, packing, ranks_.mesh(), options);
+  return sp::collate(documents, packing, ranks_.mesh(), collator_options(model));
 }
 
 UpdateResult PolicyTraining::update(const LocalBatch& mini_batch, const StepColumns& columns,

@@ -41,6 +41,10 @@ class PolicyTraining {
   // Collective over: the world.
   // Throws: c10::Error on every rank when the plans differ; as sp::collate.
   std::vector<sp::MicroBatch> collate(const std::vector<sp::Document>& documents) const;
+  // The same micro-batches, with each token on the same rank, for a model whose heads, windows or
+  // states are others.
+  std::vector<sp::MicroBatch> collate_for(const engine::Decoder& model,
+                                          const std::vector<sp::Document>& documents) const;
 
   // One optimizer step.
   // Collective over: the world.
@@ -49,6 +53,8 @@ class PolicyTraining {
                       const LossFunction& loss);
 
  private:
+  sp::CollatorOptions collator_options(const engine::Decoder& of) const;
+
   const Config& config_;
   const RunRanks& ranks_;
   TrainingState& state_;

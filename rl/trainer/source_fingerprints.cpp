@@ -94,6 +94,7 @@ SourceFingerprints source_fingerprints(const Config& config) {
   for (const auto& [key, path] :
        {std::pair("model.path", &config.model.path),
         std::pair("model.reference_path", &config.model.reference_path),
+        std::pair("algorithm.distillation.teacher", &config.algorithm.distillation.teacher),
         std::pair("algorithm.critic.model_path", &config.algorithm.critic.model_path),
         std::pair("lora.path", &config.lora.path)}) {
     if (!path->empty()) {

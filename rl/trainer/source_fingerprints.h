@@ -13,9 +13,9 @@ namespace ringside::rl {
 // 32 hex digits by key, e.g. "model.path".
 using SourceFingerprints = std::map<std::string, std::string>;
 
-// Of model.path, model.reference_path, algorithm.critic.model_path, lora.path, data.train, data.sft
-// and data.sft_eval, as far as they are set and all their files can be read on this machine. Of a
-// model's directory its weights, configuration and tokenizer count.
+// Of model.path, model.reference_path, algorithm.distillation.teacher, algorithm.critic.model_path,
+// lora.path, data.train, data.sft and data.sft_eval, as far as they are set and all their files can
+// be read on this machine. Of a model's directory its weights, configuration and tokenizer count.
 // Blocks: until the files are read as fingerprint_of() says.
 SourceFingerprints source_fingerprints(const Config& config);
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "rl/algorithm/advantages.h"
+#include "rl/config/teacher.h"
 #include "rl/data/rollout_rewards.h"
 
 namespace ringside::rl {
@@ -229,6 +230,12 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
         merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), passes)));
     append_mismatch_metrics(metrics, first_pass);
     append_weight_metrics(metrics, updates.correction, first_pass);
+    if (has_teacher(algorithm)) {
+      metrics.emplace_back("distillation/kl", first_pass["teacher_kl"]);
+    }
+    if (distils_distributions(algorithm)) {
+      metrics.emplace_back("distillation/divergence", first_pass["divergence"]);
+    }
     std::ranges::copy(route_metrics(updates.policy), std::back_inserter(metrics));
   }
   append_correction_metrics(metrics, updates.correction);

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "rl/config/teacher.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
@@ -152,15 +153,17 @@ struct Alarms {
   MismatchAlarms mismatch;
   RewardAlarms rewards;
   NoScoreAlarm no_score;
-  int64_t group_size;
+  const Config& config;
 
   // Warns of what the step's metrics show, and adds figures of the alarms to them.
   void watch(Metrics& metrics, std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
              const StepAdvantages& advantages, const TrainingRun& run) {
     warn_of(mismatch.add(metrics), run);
-    warn_of(rewards.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
-                        group_size),
-            run);
+    if (!learns_from_teacher_alone(config)) {
+      warn_of(rewards.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
+                          config.rollout.group_size),
+              run);
+    }
     warn_of(no_score.add(metrics, has_score(rollouts), failure_of(rollouts)), run);
   }
 
@@ -216,7 +219,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
   evaluate_before_training(run, evaluation, times);
   Alarms alarms{MismatchAlarms(config.model.dtype), RewardAlarms(),
-                NoScoreAlarm(config.rollout.max_steps_without_score), config.rollout.group_size};
+                NoScoreAlarm(config.rollout.max_steps_without_score), config};
   while (!run.is_over()) {
     auto next = times.time("wait_rollouts", [&] {
       return broadcast_rollouts(source, run.state().step + 1,

@@ -28,7 +28,9 @@ DEFAULTS = {
     "advantage.whiten": "none", "advantage.whiten_eps": 1e-8, "advantage.whiten_eps_in": "variance", "advantage.gamma": 1.0, "advantage.lambda": 1.0,
     "critic.value_clip": 0.5, "critic.learning_rate": 1e-5, "critic.max_grad_norm": 1.0,
     "correction.mode": "none", "correction.level": "token", "correction.low": 0.0, "correction.high": 2.0,
-    "correction.token_high": 0.0, "correction.opsm_delta": 0.0, "optimizer.weight_decay_of": "matrices",
+    "correction.token_high": 0.0, "correction.opsm_delta": 0.0,
+    "distillation": False, "distillation.coef": 1.0, "distillation.over": "sampled_token",
+    "distillation.divergence": "reverse_kl", "distillation.top_k": 64, "distillation.mixture": 0.5, "optimizer.weight_decay_of": "matrices",
     "optimizer.lr_schedule": "constant", "optimizer.max_grad_norm": 1.0, "train.num_mini_batches": 1, "train.steps": 100,
 }  # fmt: skip
 
@@ -58,6 +60,7 @@ PRESETS = {
                          "loss_aggregation": "seq_mean_token_sum"},
     "reinforce_pp": KL_REWARD | {"kl_coef": 0.01, "advantage.estimator": "reinforce", "advantage.whiten": "tokens"},
     "reinforce_pp_baseline": {"kl_coef": 0.01, "kl_estimator": "k2", "advantage.std": "none", "advantage.whiten": "tokens"},
+    "opd": {"distillation": True, "old_logprobs": "rollout", "advantage.std": "none"},
     "trl": TRL,
     "trl_grpo": TRL | SEQ_MEANS,
     "trl_bnpo": TRL | {"loss_aggregation": "micro_batch_token_mean"},
@@ -90,6 +93,8 @@ PRESET_KEYS = {
 }  # fmt: skip
 
 CORRECTED = {"correction.low": 0.7, "correction.high": 1.3}
+OPD = {"distillation": True, "distillation.coef": 0.5}
+JENSEN_SHANNON = {"distillation.divergence": "jensen_shannon", "distillation.mixture": 0.3}
 TURNS = {"file": "forked.jsonl", "rollout.prompts_per_step": 2}
 # Options beside the presets, on DEFAULTS.
 OPTIONS = {
@@ -134,6 +139,12 @@ OPTIONS = {
     "reinforce_discounted": {"advantage.estimator": "reinforce", "advantage.gamma": 0.9},
     "gae_turns": TURNS | {"advantage.estimator": "gae", "advantage.gamma": 0.95, "advantage.lambda": 0.9},
     "grpo_turns": TURNS | SEQ_MEANS | {"kl_coef": 0.04},
+    "opd_whitened": OPD | HALVES | {"advantage.whiten": "tokens", "kl_coef": 0.1},
+    "opd_reverse_kl": OPD | HALVES | {"distillation.over": "vocabulary"},
+    "opd_forward_kl": OPD | HALVES | {"distillation.over": "vocabulary", "distillation.divergence": "forward_kl"},
+    "opd_jensen_shannon": OPD | HALVES | JENSEN_SHANNON | {"distillation.over": "vocabulary", "kl_coef": 0.1},
+    "opd_top_k": OPD | HALVES | JENSEN_SHANNON | {"distillation.over": "top_k", "distillation.top_k": 5},
+    "opd_turns": TURNS | OPD | SEQ_MEANS | {"distillation.over": "top_k", "distillation.top_k": 3},
     "gspo_forks": TURNS | SEQ_MEANS | {"importance_level": "sequence", "clip_low": 0.02, "clip_high": 0.02},
 }  # fmt: skip
 
@@ -142,7 +153,7 @@ def words(keys, c):
     """As a configuration is overridden; without a critic its keys would be refused."""
     sections = ("rollout.", "optimizer.", "train.")
     text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items()
-            if k != "file" and (c["advantage.estimator"] == "gae" or not k.startswith("critic."))}  # fmt: skip
+            if k not in ("file", "distillation") and (c["advantage.estimator"] == "gae" or not k.startswith("critic."))}  # fmt: skip
     return [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in text.items()]
 
 
@@ -159,6 +170,8 @@ def make_case(name, preset, keys, files):
     case = dict(name=name, preset=preset, rollouts=file, overrides=words(SMALL | keys, c), rewards=done["batch"].score.tolist(),
                 advantages=columns["advantage"].tolist(), updates=updates, critic=done["critic"],
                 metrics=metrics_of(c, done), next_kl_coef=[done["state"]["kl_coef"]])  # fmt: skip
+    if c["distillation"]:
+        case["teacher"] = "teacher"
     if c["correction.mode"] != "none":
         case["correction"] = columns["correction"].tolist()
     if columns["value"] is not None:

@@ -7,6 +7,7 @@ nothing is packed, sharded or accumulated. `c` is a recipe: a dict with the keys
 import math
 
 import regression_advantages as adv
+import regression_suite as suite
 import torch
 
 F64 = torch.float64
@@ -36,6 +37,19 @@ def log_probs(model, batch, members):
 
     columns = by_branch(batch, members, of_document)
     return columns[:, 0], columns[:, 1]
+
+
+def distributions(model, batch, members, words):
+    """Log-probs of the first `words` words at each loss token, normalised over these."""
+    parts = []
+
+    def of_document(ids, at, s):
+        scores = model(input_ids=ids[None]).logits[0, at - 1, :words] / s.temperature
+        parts.append(scores.log_softmax(-1))
+        return torch.zeros((0, 2), dtype=F64)
+
+    by_branch(batch, members, of_document)
+    return torch.cat(parts)
 
 
 def values_of(model, batch, members):
@@ -105,6 +119,29 @@ def objective(c, lp, old, r, a, chosen):
         decay = torch.full_like(a, c["vespo.lambda_negative"]).masked_fill(a >= 0, c["vespo.lambda_positive"])
         return -log_w.exp() ** k * torch.exp(decay * (1 - log_w.exp())) * a * lp
     return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
+
+
+def divergence(c, p, q):
+    """Of each row's policy from its teacher, log-probs of all words or of some and the rest (Agarwal et al. 2024)."""
+    if c["distillation.over"] == "top_k":
+        top = q.topk(c["distillation.top_k"], -1).indices
+
+        def classes(x):
+            own = x.gather(-1, top)
+            return torch.cat([own, (1 - own.exp().sum(-1, keepdim=True)).log()], -1)
+
+        p, q = classes(p), classes(q)
+
+    def kl(a, b):
+        return (a.exp() * (a - b)).sum(-1)
+
+    if c["distillation.divergence"] == "reverse_kl":
+        return kl(p, q)
+    if c["distillation.divergence"] == "forward_kl":
+        return kl(q, p)
+    beta = c["distillation.mixture"]
+    m = (beta * q.exp() + (1 - beta) * p.exp()).log()
+    return beta * kl(q, m) + (1 - beta) * kl(p, m)
 
 
 def kl_term(c, lp, other, r):
@@ -200,7 +237,15 @@ def policy_update(c, state, batch, members, columns):
                 policy_loss = policy_loss + weight_of(c, batch, members, i) * of_policy
                 kl_loss = kl_loss + weight_of(c, batch, members, i) * of_kl
     weights = adv.tensor([weight_of(c, batch, members, batch.tokens[n].sample) for n in chosen])
-    loss = policy_loss + state["kl_coef"] * kl_loss - entropy_bonus(c, state, entropy, weights)
+    distilled = torch.zeros((), dtype=F64)
+    if c["distillation"]:
+        sums["teacher_kl"] = float((lp - columns["teacher"][chosen]).sum())
+    if c["distillation"] and c["distillation.over"] != "sampled_token":
+        p = distributions(state["policy"], batch, members, suite.VOCAB)
+        apart = divergence(c, p, columns["teacher_words"][chosen])
+        sums["divergence"] = float(apart.sum())
+        distilled = c["distillation.coef"] * (weights * apart).sum()
+    loss = policy_loss + state["kl_coef"] * kl_loss + distilled - entropy_bonus(c, state, entropy, weights)
     norm = step(c, state, state["policy"], state["optimizer"], loss, c["optimizer.max_grad_norm"])
     state["updates"] += 1
     return sums | dict(loss=float(loss), policy_loss=float(policy_loss), tokens=len(chosen), entropy=float(entropy.sum()),
@@ -243,7 +288,13 @@ def prepare(c, batch, state, load):
     if "critic" in state:
         columns["value"] = values_of(state["critic"], batch, everyone)
     columns["chosen"] = torch.zeros(len(batch.tokens), dtype=torch.bool)
+    if c["distillation"]:
+        teacher = load("teacher")
+        columns["teacher"] = log_probs(teacher, batch, everyone)[0]
+        columns["teacher_words"] = distributions(teacher, batch, everyone, suite.VOCAB)
     own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"])
+    if c["distillation"] and c["distillation.over"] == "sampled_token":  # verl's k1 as an advantage
+        own = own - c["distillation.coef"] * (columns["old"] - columns["teacher"])
     return columns | dict(advantage=own, returns=returns, correction=adv.corrections(c, batch, columns["old"])), kl
 
 
@@ -308,6 +359,10 @@ def metrics_of(c, done):
         "rollout_corr/rollout_is_mean": mismatch("rho"),
         "rollout_corr/rollout_is_eff_sample_size": mismatch("rho") ** 2 / mismatch("squares"),
     }  # fmt: skip
+    if c["distillation"]:
+        metrics["distillation/kl"] = mismatch("teacher_kl")
+    if c["distillation"] and c["distillation.over"] != "sampled_token":
+        metrics["distillation/divergence"] = mismatch("divergence")
     if c["correction.mode"] in ("tis", "icepop", "seq_mask_tis"):  # verl: of the weights that are applied
         w = done["columns"]["correction"]
         metrics["rollout_corr/rollout_is_mean"] = float(w.mean())

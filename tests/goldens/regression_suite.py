@@ -32,6 +32,11 @@ SHAPE = dict(
 )  # fmt: skip
 
 
+# Six heads of 4 in three layers, and four words that no token has.
+TEACHER = dict(vocab_size=VOCAB + 4, hidden_size=24, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
+               layer_types=["full_attention"] * 3)  # fmt: skip
+
+
 def draw(model, generator, std):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -47,7 +52,8 @@ def save(model, name):
 
 
 def make_models():
-    """policy and reference: Qwen3, the second near the first; critic: a Qwen2 of its own (biases) with a value head."""
+    """policy and reference: Qwen3, the second near the first; critic: a Qwen2 of its own (biases) with a value head; teacher: a
+    Qwen2 of another shape, whose vocabulary is padded."""
     generator = torch.Generator().manual_seed(11)
     policy = draw(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(head_dim=4, **SHAPE)), generator, 0.35)
     save(policy, "policy")
@@ -57,11 +63,14 @@ def make_models():
     save(policy, "reference")
     config = transformers.Qwen2Config(num_labels=1, classifier_dropout=0.0, **SHAPE)
     save(draw(transformers.Qwen2ForTokenClassification(config), generator, 0.3), "critic")
+    shape = SHAPE | TEACHER
+    save(draw(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**shape)), generator, 0.3), "teacher")
 
 
 def load(name):
-    """One of the three in fp64, where numbers read from fp32 are exact."""
-    kind = transformers.Qwen2ForTokenClassification if name == "critic" else transformers.Qwen3ForCausalLM
+    """One of the four in fp64, where numbers read from fp32 are exact."""
+    kinds = {"critic": transformers.Qwen2ForTokenClassification, "teacher": transformers.Qwen2ForCausalLM}
+    kind = kinds.get(name, transformers.Qwen3ForCausalLM)
     return kind.from_pretrained(OUT / name, dtype=torch.float32, attn_implementation="sdpa").double().eval()
 
 

@@ -360,7 +360,7 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
   };
-  const std::string sft = "algorithm.task=sft";
+  const std::string sft = "algorithm.task=sft", teacher = "algorithm.distillation.teacher=x";
   const std::string eval = "data.eval=x.jsonl";
   // The words of a command line, the key that is refused, and why.
   const std::vector<std::tuple<std::vector<std::string>, const char*, const char*>> cases = {
@@ -400,6 +400,17 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
        "or algorithm.task rl"},
       {{sft, "data.train=x.jsonl"}, "data.train: is ", "learns from data.sft"},
       {{"model.reference_path=x"}, "model.reference_path: is ", "kl_coef is 0"},
+      {{"algorithm.distillation.coef=2"}, "distillation.coef: is 2.0", "nothing is distilled"},
+      {{"algorithm.distillation.over=vocabulary"}, "distillation.over: is ", "or a teacher"},
+      {{teacher, "algorithm.distillation.divergence=forward_kl"},
+       "distillation.divergence: is forward_kl",
+       "over sampled_token"},
+      {{teacher, "algorithm.distillation.over=vocabulary", "algorithm.distillation.top_k=5"},
+       "distillation.top_k: is 5",
+       "is not top_k"},
+      {{teacher, "algorithm.distillation.over=top_k", "algorithm.distillation.mixture=0.2"},
+       "distillation.mixture: is 0.2",
+       "jensen_shannon"},
       {{"weights.keep=3"}, "weights.keep: is 3", "weights.directory is empty"},
   };
   for (const auto& [words, key, why] : cases) {
@@ -412,6 +423,22 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
   CHECK(error({eval, "eval.every=0"}) == "");
   CHECK(error({"rollout.server=vllm", "rollout.server_options.url=http://x"}) == "");
   CHECK(error({"algorithm.kl_coef=0.1", "algorithm.kl_in=reward"}) == "");
+}
+
+TEST_CASE("a teacher's divergence is refused where it is not computed or would count for nothing") {
+  const std::string teacher = "algorithm.distillation.teacher=x";
+  for (const std::string over : {"vocabulary", "top_k"}) {
+    const std::string word = "algorithm.distillation.over=" + over;
+    CHECK_THAT(error({teacher, word, "parallel.tensor_parallel_size=2"}),
+               Contains("distillation.over: is " + over) && Contains("tensor_parallel_size is 2"));
+    CHECK(error({teacher, word, "parallel.data_parallel_shard_size=2"}) == "");
+  }
+  CHECK(error({teacher, "parallel.tensor_parallel_size=2"}) == "");
+  CHECK_THAT(error({"algorithm.preset=opd", teacher, "algorithm.dynamic_sampling=drop"}),
+             Contains("dynamic_sampling: is drop") && Contains("rewards do not count here"));
+  CHECK_THAT(error({"rollout.reward=none, math_answer"}), Contains("expected none alone"));
+  CHECK_THAT(error({teacher, "algorithm.distillation.coef=0"}), Contains("above 0"));
+  CHECK_THAT(error({teacher, "algorithm.distillation.mixture=1"}), Contains("below 1"));
 }
 
 TEST_CASE("values that nobody means are outside of their range") {

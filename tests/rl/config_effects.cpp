@@ -164,6 +164,21 @@ std::vector<Effect> correction_effects() {
   };
 }
 
+std::vector<Effect> distillation_effects() {
+  const Words teacher{"algorithm.distillation.teacher=" + input_file("reference")};
+  const Words vocabulary = with(teacher, {"algorithm.distillation.over=vocabulary"});
+  return {
+      {"algorithm.distillation.teacher", input_file("reference"), recorded, {}},
+      {"algorithm.distillation.coef", "0.5", recorded, teacher},
+      {"algorithm.distillation.over", "vocabulary", recorded, teacher},
+      {"algorithm.distillation.divergence", "forward_kl", recorded, vocabulary},
+      {"algorithm.distillation.top_k", "3", recorded,
+       with(teacher, {"algorithm.distillation.over=top_k", "algorithm.distillation.top_k=5"})},
+      {"algorithm.distillation.mixture", "0.1", recorded,
+       with(vocabulary, {"algorithm.distillation.divergence=jensen_shannon"})},
+  };
+}
+
 std::vector<Effect> model_effects() {
   return {
       {"lora.rank", "2", recorded, {}},
@@ -533,8 +548,8 @@ const std::vector<Elsewhere>& elsewhere() {
 std::vector<Effect> all_effects() {
   std::vector<Effect> all;
   for (const auto& effects :
-       {penalty_effects, loss_effects, advantage_effects, correction_effects, model_effects,
-        optimizer_effects, fine_tuning_effects, evaluation_effects, parallel_effects,
+       {penalty_effects, loss_effects, advantage_effects, correction_effects, distillation_effects,
+        model_effects, optimizer_effects, fine_tuning_effects, evaluation_effects, parallel_effects,
         prompt_effects, sampling_effects, reward_effects, bridge_effects, weights_effects}) {
     const std::vector<Effect> more = effects();
     all.insert(all.end(), more.begin(), more.end());

@@ -196,7 +196,7 @@ TEST_CASE("every preset is a set of known keys with valid values, and each chang
     plain.algorithm.preset = name;
     CHECK((name == "none" || values_of(loaded.config) != values_of(plain)));
   }
-  CHECK(preset_names().size() == 26);
+  CHECK(preset_names().size() == 27);
 }
 
 TEST_CASE("keys that are not read are reset to their defaults") {

@@ -149,6 +149,21 @@ TEST_CASE("given advantages are taken as they came; the KL comes off after them,
                     Catch::Contains("given of sample 0"));
 }
 
+TEST_CASE("a teacher's log-probs come off the advantages of its samples, not whitened") {
+  AlgorithmConfig config = token_config({{"std", "none"}, {"whiten", "tokens"}});
+  auto table = table_of({0, 2, 3});
+  const auto plain = rl::step_advantages(table, totals({0, 2}), 2, config, 0).advantage;
+  config.distillation.teacher = "teacher";
+  config.distillation.coef = 0.5;
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({0, 2}), 2, config, 0),
+                    Catch::Contains("teacher has 0 numbers for 3"));
+  table.teacher = {table.old[0] - 2, table.old[1] + 1, table.old[2]};
+  const auto distilled = rl::step_advantages(table, totals({0, 2}), 2, config, 0).advantage;
+  CHECK(distilled == std::vector<double>{plain[0] - 1, plain[1] + 0.5, plain[2]});
+  config.distillation.over = rl::DistillationOver::kVocabulary;  // a loss, and no advantage
+  CHECK(rl::step_advantages(table, totals({0, 2}), 2, config, 0).advantage == plain);
+}
+
 TEST_CASE("a sample without a loss token counts in its group") {
   const AlgorithmConfig config = token_config({{"std", "none"}});
   const auto got = rl::step_advantages(table_of({0, 0, 2, 2}), totals({4, 1, 1}), 3, config, 0);

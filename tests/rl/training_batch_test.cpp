@@ -67,6 +67,20 @@ TEST_CASE("advantages that came with the rollouts stand at their tokens and need
   CHECK(rl::make_step_batch(rollouts, config).columns.given.empty());
 }
 
+TEST_CASE("with reward none the rewards of a recorded file only show") {
+  auto config = make_config();
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 2)};
+  rollouts[1].turn_rewards = {2.0};
+  rollouts[1].turn_offsets = {0};
+  CHECK(rl::make_step_batch(rollouts, config).rewards.total == std::vector<double>{1, 0});
+  config.rollout.reward = "none";
+  const auto rewards = rl::make_step_batch(rollouts, config).rewards;
+  CHECK(rewards.total == std::vector<double>{0, 0});
+  CHECK(rewards.weight == std::vector<double>{0, 0});
+  CHECK(rewards.turns.empty());
+  CHECK(rewards.by_name[0] == std::vector<double>{1, 0});
+}
+
 TEST_CASE("replayed routes stand at their tokens, in forked conversations too") {
   auto config = make_config();
   std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 4), make_rollout(0, 0.0, 1)};

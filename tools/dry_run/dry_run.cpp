@@ -150,7 +150,8 @@ engine::ModelConfig write_model(const DryRunRequest& request, const fs::path& di
 // Makes the model's paths name the small model, which every model of the run starts from.
 void use_small_model(rl::Config& config, const fs::path& dir) {
   config.model.path = dir.string();
-  for (std::string* path : {&config.model.reference_path, &config.algorithm.critic.model_path}) {
+  for (std::string* path : {&config.model.reference_path, &config.algorithm.distillation.teacher,
+                            &config.algorithm.critic.model_path}) {
     if (!path->empty()) {
       *path = dir.string();
     }
