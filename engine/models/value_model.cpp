@@ -19,19 +19,24 @@ ModelConfig without_lm_head(ModelConfig config) {
 
 }  // namespace
 
-std::vector<ParamSpec> ValueModel::head_specs(const ModelConfig& config) {
-  return {{"score.weight", {1, config.hidden_size}}, {"score.bias", {1}}};
+std::vector<ParamSpec> ValueModel::head_specs(const ModelConfig& config, bool bias) {
+  std::vector<ParamSpec> specs{{"score.weight", {1, config.hidden_size}}};
+  if (bias) {
+    specs.push_back({"score.bias", {1}});
+  }
+  return specs;
 }
 
-ValueModel::ValueModel(ModelConfig config, const ComputeContext& context) {
+ValueModel::ValueModel(ModelConfig config, const ComputeContext& context, bool head_bias)
+    : head_bias_(head_bias) {
   const ModelConfig trunk = without_lm_head(std::move(config));
   for (Stage stage : own_stages(trunk, context.pipeline.get())) {
     stage.vocabulary = stage.embeds;
     stages_.push_back(std::make_unique<Decoder>(trunk, stage, context));
   }
   if (stages_.back()->stage().scores) {
-    head_ =
-        std::make_unique<ParamUnit>("value_head", head_specs(trunk), undivided_context(context));
+    head_ = std::make_unique<ParamUnit>("value_head", head_specs(trunk, head_bias),
+                                        undivided_context(context));
   }
 }
 
@@ -58,7 +63,8 @@ at::Tensor ValueModel::values(const at::Tensor& hidden_nE) const {
   TORCH_CHECK(head_ != nullptr, "value model: another rank has the head");
   const at::ScalarType master = head_->flat().scalar_type();
   const auto parameters = head_->gathered().materialize(master);  // weight, bias
-  return apply_linear(hidden_nE.to(master), parameters[0], parameters[1]).squeeze(1);
+  return apply_linear(hidden_nE.to(master), parameters[0], head_bias_ ? parameters[1] : Weight())
+      .squeeze(1);
 }
 
 int64_t ValueModel::tensor_bytes(const EntryCounts& entries) const {

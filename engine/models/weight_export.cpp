@@ -59,7 +59,8 @@ WeightView::WeightView(const ValueModel& model) : model_(&model.trunk()) {
   }
   const int64_t owner =
       pipeline() != nullptr ? pipeline()->shape.rank_of(pipeline()->shape.stages() - 1) : 0;
-  ExportPlan head{UnitLayout("value_head", ValueModel::head_specs(config())), {}};
+  ExportPlan head{UnitLayout("value_head", ValueModel::head_specs(config(), model.head_bias())),
+                  {}};
   if (model.scores()) {
     head.units.push_back(&model.head());
   }

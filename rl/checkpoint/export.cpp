@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/io/value_model_files.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
 #include "engine/json/json_object.h"
@@ -58,10 +60,15 @@ class ConstantTensors {
 
 }  // namespace
 
-void write_model_description(const fs::path& checkpoint, const engine::Decoder& policy,
+void write_model_description(const fs::path& checkpoint, const engine::HeadedModel& model,
                              const fs::path& tokenizer_from) {
+  const engine::Decoder& policy = model.trunk();
   const fs::path dir = checkpoint / kModelFolder;
   fs::create_directories(dir);
+  if (!model.has_vocabulary()) {
+    engine::save_reward_description(policy.config(), dir, policy.compute_dtype(), tokenizer_from);
+    return;
+  }
   engine::save_model_description(policy.config(), dir, policy.compute_dtype(), tokenizer_from);
   if (policy.config().vision) {
     const nlohmann::json from{{"started_from", fs::absolute(tokenizer_from).string()}};
@@ -81,7 +88,11 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   const engine::ModelConfig config =
       engine::load_model_config(checkpoint / kModelFolder, {.vision = constants.has_tower()});
   const at::ScalarType dtype = engine::stored_dtype(checkpoint / kModelFolder);
-  const std::vector<engine::ParamSpec> specs = engine::decoder_specs(config);
+  std::vector<engine::ParamSpec> specs = engine::decoder_specs(config);
+  if (engine::is_sequence_classifier(checkpoint / kModelFolder)) {
+    std::ranges::move(engine::ValueModel::head_specs(config, /*bias=*/false),
+                      std::back_inserter(specs));
+  }
   if (std::ranges::none_of(specs, [&](const engine::ParamSpec& spec) {
         return reader.tensors().contains(kPolicy + spec.name);
       })) {

@@ -158,9 +158,9 @@ void RunCheckpoints::start(const TrainingState& state,
       request.slices.push_back(std::move(slice));
     }
   }
-  request.add_files = [policy = &std::as_const(*models_.front().runner).decoder(),
+  request.add_files = [model = &std::as_const(*models_.front().runner).model(),
                        from = options_.tokenizer_from](const std::filesystem::path& dir) {
-    write_model_description(dir, *policy, from);
+    write_model_description(dir, *model, from);
   };
   request.after_commit = [options = options_] {
     prune_checkpoints(options.run_dir, options.config.keep,

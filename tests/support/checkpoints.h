@@ -38,7 +38,7 @@ inline rl::CheckpointManifest save_checkpoint(const std::filesystem::path& dir,
                                             engine::share_of(slices, writer, writers)));
   }
   manifest.optimizer_steps = {{"policy", policy.step_count()}};
-  rl::write_model_description(dir, policy.decoder(), "");
+  rl::write_model_description(dir, policy.model(), "");
   rl::write_manifest(dir, manifest);
   return manifest;
 }
