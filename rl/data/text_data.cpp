@@ -8,6 +8,7 @@
 
 #include "engine/json/json_text.h"
 #include "rl/data/prompt_messages.h"
+#include "rl/data/record_members.h"
 #include "rl/data/record_set.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -16,94 +17,9 @@ namespace {
 
 using Record = nlohmann::ordered_json;
 
-// The member of a record under a key, or under a path of keys with dots between ("a.b"); nullptr
-// when there is none. A member whose name has the dots comes first.
-const Record* find_member(const Record& record, const std::string& key) {
-  if (!record.is_object()) {
-    return nullptr;
-  }
-  if (record.contains(key)) {
-    return &record.at(key);
-  }
-  for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
-    const std::string head = key.substr(0, dot);
-    if (record.contains(head)) {
-      return find_member(record.at(head), key.substr(dot + 1));
-    }
-  }
-  return nullptr;
-}
-
-// The same. Throws std::runtime_error that lists those that the record has.
-const Record& member(const Record& line, const std::string& key, const std::string& meaning) {
-  if (const Record* found = find_member(line, key)) {
-    return *found;
-  }
-  std::string names;
-  for (const auto& [name, value] : line.items()) {
-    names += (names.empty() ? "\"" : ", \"") + name + "\"";
-  }
-  throw std::runtime_error("has no \"" + key + "\" (" + meaning + "); it has " +
-                           (names.empty() ? "nothing" : names));
-}
-
-std::string text_member(const Record& line, const std::string& key, const std::string& meaning) {
-  const Record& value = member(line, key, meaning);
-  if (!value.is_string()) {
-    throw std::runtime_error("\"" + key + "\" is " + engine::kind_of(value) +
-                             ", expected a string");
-  }
-  return value.get<std::string>();
-}
-
-// Rethrows a failure to use a record as "PLACE: ...".
-template <class Use>
-void use_record(const std::string& place, const Use& use) {
-  try {
-    use();
-  } catch (const ChatUnavailable&) {
-    throw;
-  } catch (const nlohmann::json::exception& error) {
-    throw std::runtime_error(place + ": " + engine::json_problem(error));
-  } catch (const std::exception& error) {
-    throw std::runtime_error(place + ": " + error.what());
-  }
-}
-
 // A string unchanged; any other value as its JSON text, because ids and answers are often numbers.
 std::string text_of(const Record& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-// The conversation of a record whose messages are `list`.
-Conversation conversation_of(const Record& record, const Record& list, const DataConfig& config) {
-  if (config.chat_template == ChatTemplate::kNone) {
-    throw std::invalid_argument(
-        "messages, but data.chat_template is none; expected model, chatml or llama3");
-  }
-  if (!list.is_array() || list.empty()) {
-    throw std::invalid_argument("messages are " +
-                                std::string(list.is_array() ? "empty" : list.type_name()) +
-                                ", expected an array of {\"role\", \"content\"}");
-  }
-  for (const Record& message : list) {
-    if (!message.is_object()) {
-      throw std::invalid_argument("a message is " + engine::kind_of(message) +
-                                  ", expected {\"role\", \"content\"}" +
-                                  (message.is_string() || message.is_array()
-                                       ? "; in a file of columns, expected an object for each "
-                                         "record"
-                                       : ""));
-    }
-    if (text_member(message, "role", "of a chat message").empty()) {
-      throw std::invalid_argument("a chat message has an empty role");
-    }
-  }
-  Conversation conversation{list, record.contains("tools") ? record.at("tools") : Record()};
-  if (config.chat_template != ChatTemplate::kModel) {
-    plain_messages(conversation);  // throws for what the other templates cannot render
-  }
-  return conversation;
 }
 
 std::string other_columns(const Record& record, const DataConfig& config) {
