@@ -8,6 +8,7 @@
 #include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
 #include "rl/config/sections.h"
+#include "rl/config/task.h"
 #include "rl/config/teacher.h"
 #include "rl/rewards/weighted_rewards.h"
 
@@ -104,7 +105,8 @@ void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
                         "is samples, but algorithm.kl_in loss sums the KL over tokens; expected "
                         "kl_in reward or advantage, or kl_average tokens"});
   }
-  if (a.reference_update_every > 0 && (!term || a.kl_to != KlTo::kReference)) {
+  if (a.reference_update_every > 0 && a.task == Task::kRl &&
+      (!term || a.kl_to != KlTo::kReference)) {
     mistakes.push_back(
         {"algorithm.reference_update_every", "is " + std::to_string(a.reference_update_every) +
                                                  ", but there is no reference policy; expected "
@@ -152,8 +154,9 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
   const auto refuse = [&](const std::string& why) {
     mistakes.push_back({"algorithm.router_replay", "is " + word(replay) + ", but " + why});
   };
-  if (c.algorithm.task == Task::kSft) {
-    refuse("algorithm.task sft has neither rollouts nor an old policy; expected none");
+  if (!samples_completions(c)) {
+    refuse("algorithm.task " + word(c.algorithm.task) +
+           " has neither rollouts nor an old policy; expected none");
     return;
   }
   const RolloutServer server = c.rollout.server;
@@ -243,14 +246,15 @@ std::string text_of(double value) {
 }
 
 void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
-  const bool rl = c.algorithm.task == Task::kRl;
+  const bool rl = samples_completions(c);
   if (rl) {
     check_estimator(c.algorithm, c.rollout.group_size, mistakes);
     check_given(c.algorithm, mistakes);
   }
   if (!rl && c.algorithm.preset != "none") {
-    mistakes.push_back({"algorithm.preset",
-                        "is " + c.algorithm.preset + ", but algorithm.task is sft; expected none"});
+    mistakes.push_back({"algorithm.preset", "is " + c.algorithm.preset +
+                                                ", but algorithm.task is " +
+                                                word(c.algorithm.task) + "; expected none"});
   }
   check_reward(c, mistakes);
   check_loss(c, mistakes);

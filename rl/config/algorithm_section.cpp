@@ -36,7 +36,10 @@ std::string clip_sentence(std::string_view PolicyLoss::*of_loss) {
 void add_kl(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
       "algorithm.task", algorithm.task,
-      "rl = reinforcement learning, any algorithm below; sft = supervised fine-tuning on data.sft");
+      "rl = reinforcement learning, any algorithm below; sft = supervised fine-tuning on data.sft; "
+      "dpo = direct preference optimization on data.preferences; reward_model = a value head on "
+      "the "
+      "last token, trained on them by Bradley-Terry");
   fields.choice(
       "algorithm.preset", algorithm.preset, preset_names(),
       "named set of values for other keys; recipes override it; see `ringside check --presets`");
@@ -199,6 +202,24 @@ void add_distillation(FieldList& fields, DistillationConfig& distillation) {
               "divergence jensen_shannon: TRL's beta");
 }
 
+void add_preference(FieldList& fields, PreferenceConfig& preference) {
+  fields.section("algorithm.preference", "tasks dpo and reward_model");
+  fields.choice("algorithm.preference.loss", preference.loss,
+                "dpo, with d = (log-prob - reference) of chosen - the same of rejected: sigmoid = "
+                "-log sigmoid(beta d), hinge = max(0, 1 - beta d), ipo = (d of means over tokens - "
+                "1 / (2 beta))^2");
+  fields.real("algorithm.preference.beta", preference.beta, above(0),
+              "dpo: how close the policy stays to the reference; larger = closer");
+  fields.real("algorithm.preference.label_smoothing", preference.label_smoothing,
+              NumberRange{.low = 0, .high = 0.5},
+              "sigmoid: share of pairs that are expected to be the wrong way round (cDPO)");
+  fields.real("algorithm.preference.sft_coef", preference.sft_coef, at_least(0),
+              "dpo: weight of the mean negative log-prob of the chosen tokens (RPO); 0 = off");
+  fields.real("algorithm.preference.center_coef", preference.center_coef, at_least(0),
+              "reward_model: weight of (chosen reward + rejected reward)^2, which keeps rewards "
+              "near 0; 0 = off");
+}
+
 void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
       "algorithm.old_logprobs", algorithm.old_logprobs,
@@ -251,6 +272,7 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   add_advantage(fields, algorithm.reward, algorithm.advantage);
   add_critic(fields, algorithm.critic);
   add_distillation(fields, algorithm.distillation);
+  add_preference(fields, algorithm.preference);
   add_corrections(fields, algorithm);
   fields.often_set("algorithm", {"task", "preset", "loss", "kl_coef", "clip_low", "clip_high",
                                  "loss_aggregation", "importance_level", "max_staleness",
@@ -258,6 +280,7 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.often_set("algorithm.advantage", {"estimator", "std"});
   fields.often_set("algorithm.correction", {"mode"});
   fields.often_set("algorithm.distillation", {"teacher", "over"});
+  fields.often_set("algorithm.preference", {"loss", "beta"});
 }
 
 }  // namespace ringside::rl

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rl/config/task.h"
+
 namespace ringside::rl {
 namespace {
 
@@ -28,18 +30,18 @@ std::string describe_filling(const Config& config, const BatchArithmetic& batch)
 }  // namespace
 
 BatchArithmetic batch_arithmetic(const Config& config) {
-  const bool sft = config.algorithm.task == Task::kSft;
+  const bool samples = samples_completions(config);
   const auto& rollout = config.rollout;
   const auto& parallel = config.parallel;
   BatchArithmetic batch;
   batch.samples_per_step =
-      sft ? config.train.batch_size : rollout.prompts_per_step * rollout.group_size;
+      samples ? rollout.prompts_per_step * rollout.group_size : config.train.batch_size;
   batch.samples_per_mini_batch = ceil_div(batch.samples_per_step, config.train.num_mini_batches);
   batch.optimizer_steps_per_step =
-      config.train.num_mini_batches * (sft ? 1 : config.algorithm.num_iterations);
+      config.train.num_mini_batches * (samples ? config.algorithm.num_iterations : 1);
   batch.optimizer_steps = batch.optimizer_steps_per_step * config.train.steps;
   batch.samples = batch.samples_per_step * config.train.steps;
-  if (!sft) {
+  if (samples) {
     batch.max_tokens_per_sample = rollout.max_prompt_tokens + rollout.max_completion_tokens;
     batch.max_tokens_per_step = batch.max_tokens_per_sample * batch.samples_per_step;
   }
@@ -49,22 +51,22 @@ BatchArithmetic batch_arithmetic(const Config& config) {
 }
 
 std::vector<std::string> describe_batch(const Config& config) {
-  const bool sft = config.algorithm.task == Task::kSft;
+  const bool samples = samples_completions(config);
+  const std::string unit = samples ? "rollout" : learns_preferences(config) ? "pair" : "document";
   const BatchArithmetic batch = batch_arithmetic(config);
   const auto& parallel = config.parallel;
   std::vector<std::string> lines;
-  if (sft) {
-    lines.push_back("a step: " + count(batch.samples_per_step, "document"));
+  if (!samples) {
+    lines.push_back("a step: " + count(batch.samples_per_step, unit));
   } else {
     lines.push_back("a step: " + count(config.rollout.prompts_per_step, "prompt") + " x " +
                     count(config.rollout.group_size, "completion") + " = " +
                     count(batch.samples_per_step, "rollout") + ", at most " +
                     count(batch.max_tokens_per_step, "token"));
   }
-  const std::string unit = sft ? "document" : "rollout";
   lines.push_back("an optimizer step: at most " + count(batch.samples_per_mini_batch, unit) + "; " +
                   count(batch.optimizer_steps_per_step, "optimizer step") + " a step (" +
-                  (sft ? "" : count(config.algorithm.num_iterations, "iteration") + " x ") +
+                  (samples ? count(config.algorithm.num_iterations, "iteration") + " x " : "") +
                   count(config.train.num_mini_batches, "mini-batch") + ")");
   lines.push_back("the run: " + count(config.train.steps, "step") + " = " +
                   count(batch.optimizer_steps, "optimizer step") + ", " +

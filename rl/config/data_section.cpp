@@ -1,5 +1,6 @@
 #include "rl/config/data_files.h"
 #include "rl/config/sections.h"
+#include "rl/config/task.h"
 
 namespace ringside::rl {
 
@@ -18,9 +19,18 @@ void add_data_section(FieldList& fields, DataConfig& data) {
               "held-out documents in the form of data.sft; eval_loss is computed on them every "
               "eval.every steps",
               absolute_data_files);
+  fields.path("data.preferences", data.preferences,
+              "{\"prompt\", \"chosen\", \"rejected\"} objects in the same forms, texts or lists "
+              "of messages, for algorithm.task: dpo and reward_model; without a prompt, chosen and "
+              "rejected are whole and begin alike",
+              absolute_data_files);
+  fields.path("data.preferences_eval", data.preferences_eval,
+              "held-out pairs in the form of data.preferences; eval_loss is computed on them every "
+              "eval.every steps",
+              absolute_data_files);
   fields.integer("data.max_length", data.max_length, at_least(0),
-                 "sft: longest document, in tokens; data.on_overlong says what happens to longer "
-                 "ones; 0 = train.tokens_per_micro_batch");
+                 "sft, dpo, reward_model: longest document, in tokens; data.on_overlong says what "
+                 "happens to longer ones; 0 = train.tokens_per_micro_batch");
   fields.text("data.prompt_key", data.prompt_key, "field that holds the prompt");
   fields.text("data.answer_key", data.answer_key,
               "field that holds the answer that the reward compares with");
@@ -35,6 +45,10 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text(
       "data.messages_key", data.messages_key,
       "sft: field that holds a conversation; where it is there, it is what is learned from");
+  fields.text("data.chosen_key", data.chosen_key,
+              "dpo, reward_model: field that holds the better completion");
+  fields.text("data.rejected_key", data.rejected_key,
+              "dpo, reward_model: field that holds the worse completion");
   fields.choice("data.chat_template", data.chat_template,
                 "how chat messages become text: model = the model's own template (needs python3 "
                 "and Jinja2), chatml (Qwen), llama3; none = messages are an error");
@@ -52,21 +66,23 @@ void add_data_section(FieldList& fields, DataConfig& data) {
                 "what the tokenizer puts before a text (<bos>; post_processor in tokenizer.json) "
                 "also stands before prompts that are text: auto = unless they begin with it, true, "
                 "false. Rendered messages have what their template writes");
-  fields.choice("data.on_overlong", data.on_overlong,
-                "what to do with prompts above rollout.max_prompt_tokens: error, drop = leave them "
-                "out, truncate = keep the last tokens. For sft: documents above data.max_length; "
-                "truncate keeps the first tokens");
+  fields.choice(
+      "data.on_overlong", data.on_overlong,
+      "what to do with prompts above rollout.max_prompt_tokens: error, drop = leave them "
+      "out, truncate = keep the last tokens. For sft, dpo and reward_model: documents above "
+      "data.max_length, of which a pair has two; truncate keeps the first tokens");
   fields.flag("data.shuffle", data.shuffle,
               "use a new order in each pass over the data; it depends on seed alone");
   fields.may_change_on_resume("data.eval");
   fields.may_change_on_resume("data.sft_eval");
-  fields.often_set("data", {"train", "eval", "sft", "prompt_key", "answer_key", "chat_template",
-                            "text_prompts", "on_overlong"});
+  fields.may_change_on_resume("data.preferences_eval");
+  fields.often_set("data", {"train", "eval", "sft", "preferences", "prompt_key", "answer_key",
+                            "chat_template", "text_prompts", "on_overlong"});
 }
 
 // What inference servers cannot do for prompts with images.
 void check_served_images(const Config& c, std::vector<Mistake>& mistakes) {
-  if (c.data.image_key.empty() || c.algorithm.task == Task::kSft) {
+  if (c.data.image_key.empty() || !samples_completions(c)) {
     return;
   }
   const RolloutServer server = c.rollout.server;
@@ -98,6 +114,11 @@ void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back(
         {"data.max_image_pixels", "is " + std::to_string(c.data.max_image_pixels) +
                                       ", but data.image_key is not set: no prompt has an image"});
+  }
+  if (!c.data.image_key.empty() && learns_preferences(c)) {
+    mistakes.push_back({"data.image_key", "is " + c.data.image_key + ", but algorithm.task " +
+                                              std::string(to_string(c.algorithm.task)) +
+                                              " reads pairs of text alone; expected \"\""});
   }
   check_served_images(c, mistakes);
   if (c.data.chat_template != ChatTemplate::kNone) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "rl/config/data_files.h"
+#include "rl/config/task.h"
 
 namespace ringside::rl {
 namespace {
@@ -83,11 +84,10 @@ std::string absolute_eval_sets(const std::string& text, const std::filesystem::p
 }
 
 std::vector<EvalSet> eval_sets(const Config& config) {
-  const bool fine_tuning = config.algorithm.task == Task::kSft;
-  const std::string& unnamed = fine_tuning ? config.data.sft_eval : config.data.eval;
+  const TrainingFiles unnamed = held_out_files(config);
   std::vector<EvalSet> sets;
-  if (!unnamed.empty()) {
-    sets.push_back({"", unnamed, fine_tuning ? "data.sft_eval" : "data.eval"});
+  if (!unnamed.files.empty()) {
+    sets.push_back({"", unnamed.files, unnamed.key});
   }
   if (!config.eval.sets.empty()) {
     const auto named = nlohmann::ordered_json::parse(config.eval.sets);
@@ -106,8 +106,11 @@ bool evaluation_is_due(const EvalConfig& eval, int64_t step) {
 std::vector<std::string> evaluation_metrics(const Config& config) {
   std::vector<std::string> metrics;
   for (const EvalSet& set : eval_sets(config)) {
-    if (config.algorithm.task == Task::kSft) {
+    if (!samples_completions(config)) {
       metrics.push_back(set.metric("loss"));
+      if (learns_preferences(config)) {
+        metrics.push_back(set.metric(preference_accuracy(config)));
+      }
       continue;
     }
     metrics.push_back(set.metric("reward"));

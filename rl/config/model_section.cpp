@@ -17,8 +17,9 @@ void add_weights_of_model(FieldList& fields, ModelConfig& model) {
               "matrices; auto = measured once for a processor, `ringside doctor` prints what was "
               "found, the same on all ranks and after a resume, libtorch with sp.virtual_ranks; or "
               "what was found elsewhere, as it is printed");
-  fields.path("model.reference_path", model.reference_path,
-              "directory of the reference policy of the KL term; \"\" = the starting weights");
+  fields.path(
+      "model.reference_path", model.reference_path,
+      "directory of the reference policy of the KL term, or of dpo; \"\" = the starting weights");
   fields.choice(
       "model.init", model.init,
       "pretrained = read the weights from path; random = draw weights for path/config.json");

@@ -2,6 +2,7 @@
 
 #include "rl/config/eval_sets.h"
 #include "rl/config/sections.h"
+#include "rl/config/task.h"
 
 namespace ringside::rl {
 namespace {
@@ -65,6 +66,8 @@ void add_eval(FieldList& fields, EvalConfig& eval) {
               "with a warning");
 }
 
+std::string task_word(const Config& c) { return std::string(to_string(c.algorithm.task)); }
+
 // Several completions of a prompt: greedy ones would be equal, and fine-tuning has none.
 void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.eval.samples > 1 && c.eval.temperature == 0.0) {
@@ -73,10 +76,11 @@ void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
                                             "completion of a prompt would be the same; expected "
                                             "eval.temperature above 0, or eval.samples 1"});
   }
-  if (c.eval.samples > 1 && c.algorithm.task == Task::kSft) {
+  if (c.eval.samples > 1 && !samples_completions(c)) {
     mistakes.push_back({"eval.samples", "is " + std::to_string(c.eval.samples) +
-                                            ", but algorithm.task sft samples nothing: it computes "
-                                            "the loss on data.sft_eval; expected eval.samples 1"});
+                                            ", but algorithm.task " + task_word(c) +
+                                            " samples nothing: it computes the loss on " +
+                                            held_out_files(c).key + "; expected eval.samples 1"});
   }
 }
 
@@ -90,10 +94,10 @@ void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes
     }
     return;
   }
-  if (c.algorithm.task == Task::kSft) {
-    mistakes.push_back({"eval.by",
-                        "is workers, but algorithm.task sft has none: it computes the loss on "
-                        "data.sft_eval; expected eval.by embedded"});
+  if (!samples_completions(c)) {
+    mistakes.push_back({"eval.by", "is workers, but algorithm.task " + task_word(c) +
+                                       " has none: it computes the loss on " +
+                                       held_out_files(c).key + "; expected eval.by embedded"});
   } else if (c.rollout.reward == "worker" && c.rollout.harness.empty()) {
     mistakes.push_back({"eval.by",
                         "is workers, but rollout.reward is worker: only Ringside's own workers "

@@ -1,6 +1,7 @@
 #include "rl/config/data_files.h"
 #include "rl/config/harness_function.h"
 #include "rl/config/sections.h"
+#include "rl/config/task.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -167,7 +168,7 @@ bool is_bindable(const std::string& address) {
 
 void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
   const RolloutConfig& rollout = c.rollout;
-  if (rollout.harness.empty() || c.algorithm.task == Task::kSft) {
+  if (rollout.harness.empty() || !samples_completions(c)) {
     return;
   }
   if (rollout.harness != kExternalHarness) {

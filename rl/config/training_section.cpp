@@ -4,6 +4,7 @@
 #include "rl/config/enums.h"
 #include "rl/config/eval_sets.h"
 #include "rl/config/sections.h"
+#include "rl/config/task.h"
 
 namespace ringside::rl {
 namespace {
@@ -68,13 +69,13 @@ void add_train(FieldList& fields, TrainConfig& train) {
       "train.steps", train.steps, at_least(1),
       "training steps, of prompts_per_step x group_size samples each (sft: batch_size documents)");
   fields.integer("train.epochs", train.epochs, at_least(0),
-                 "sft: passes over data.sft, instead of steps; 0 = train.steps");
+                 "sft, dpo, reward_model: passes over the data, instead of steps; 0 = train.steps");
   fields.integer("train.tokens_per_micro_batch", train.tokens_per_micro_batch, at_least(1),
                  "tokens in one micro-batch, over all sequence-parallel ranks together");
   fields.integer("train.num_mini_batches", train.num_mini_batches, at_least(1),
                  "optimizer steps per pass over a step's samples");
   fields.integer("train.batch_size", train.batch_size, at_least(1),
-                 "documents per step for algorithm.task: sft");
+                 "documents per step for algorithm.task: sft; pairs for dpo and reward_model");
   fields.integer("train.threads", train.threads, between(0, 1024),
                  "CPU threads of each rank; 0 = cores / local ranks");
 }
@@ -147,17 +148,19 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
-void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
+// Tasks that learn from documents.
+void check_documents(const Config& c, std::vector<Mistake>& mistakes) {
+  const std::string held_out = held_out_files(c).key;
   if (!c.data.eval.empty()) {
     mistakes.push_back(
-        {"data.eval", "is " + c.data.eval +
-                          ", but algorithm.task sft computes no rewards; expected \"\", and "
-                          "held-out documents in data.sft_eval"});
+        {"data.eval",
+         "is " + c.data.eval + ", but algorithm.task " + std::string(to_string(c.algorithm.task)) +
+             " samples no completions; expected \"\", and held-out documents in " + held_out});
   }
   if (c.eval.every > 0 && eval_sets(c).empty()) {
-    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) +
-                                          ", but data.sft_eval is empty; expected data.sft_eval or "
-                                          "eval.sets to name the held-out documents, or "
+    mistakes.push_back({"eval.every", "is " + std::to_string(c.eval.every) + ", but " + held_out +
+                                          " is empty; expected " + held_out +
+                                          " or eval.sets to name the held-out documents, or "
                                           "eval.every 0"});
   }
   if (c.data.max_length > c.train.tokens_per_micro_batch) {
@@ -166,6 +169,15 @@ void check_fine_tuning(const Config& c, std::vector<Mistake>& mistakes) {
                                 ", but a micro-batch holds train.tokens_per_micro_batch = " +
                                 std::to_string(c.train.tokens_per_micro_batch) +
                                 " tokens; expected at most that"});
+  }
+}
+
+// A reward model's values come from a trunk whose weights are all trained.
+void check_reward_model(const Config& c, std::vector<Mistake>& mistakes) {
+  if (c.algorithm.task == Task::kRewardModel && c.lora.rank > 0) {
+    mistakes.push_back({"lora.rank", "is " + std::to_string(c.lora.rank) +
+                                         ", but a reward model is saved with its value head, which "
+                                         "adapters do not have; expected 0"});
   }
 }
 
@@ -197,10 +209,11 @@ void add_training_sections(FieldList& fields, OptimizerConfig& optimizer, LoraCo
 
 void check_training_sections(const Config& c, std::vector<Mistake>& mistakes) {
   check_lora(c, mistakes);
-  if (c.algorithm.task == Task::kSft) {
-    check_fine_tuning(c, mistakes);
-  } else {
+  check_reward_model(c, mistakes);
+  if (samples_completions(c)) {
     check_reinforcement_learning(c, mistakes);
+  } else {
+    check_documents(c, mistakes);
   }
 }
 

@@ -16,8 +16,16 @@ namespace {
 constexpr std::array<std::string_view, 2> kLengths = {"rollout.max_prompt_tokens",
                                                       "rollout.max_completion_tokens"};
 
+// Keys of other tasks than rl among those of algorithm.*; they have rules of their own.
+bool has_own_task(std::string_view key) {
+  return key.starts_with("algorithm.preference.") || key.starts_with("algorithm.reference_");
+}
+
 // A rule's key is a whole key, or the beginning of several: it then ends with '.' or '_'.
 bool concerns(const UnreadRule& rule, std::string_view key) {
+  if (rule.key == "algorithm." && has_own_task(key)) {
+    return false;
+  }
   if (std::find(kLengths.begin(), kLengths.end(), key) != kLengths.end()) {
     return false;
   }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "rl/config/harness_function.h"
+#include "rl/config/task.h"
 #include "rl/config/teacher.h"
 #include "rl/config/unread_keys.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -11,12 +12,14 @@
 namespace ringside::rl {
 namespace {
 
-bool is_rl(const Config& c) { return c.algorithm.task == Task::kRl; }
+bool is_rl(const Config& c) { return samples_completions(c); }
 bool is_sft(const Config& c) { return c.algorithm.task == Task::kSft; }
+bool is_dpo(const Config& c) { return c.algorithm.task == Task::kDpo; }
+bool reads_documents(const Config& c) { return !is_rl(c); }
+bool may_have_reference(const Config& c) { return is_rl(c) || is_dpo(c); }
 bool has_kl(const Config& c) { return c.algorithm.kl_coef > 0; }
-bool has_reference(const Config& c) { return has_kl(c) && c.algorithm.kl_to == KlTo::kReference; }
 bool evaluates(const Config& c) { return c.eval.every > 0; }
-bool has_critic(const Config& c) {
+bool estimates_values(const Config& c) {
   return c.algorithm.advantage.estimator == AdvantageEstimator::kGae;
 }
 bool corrects(const Config& c) { return c.algorithm.correction.mode != CorrectionMode::kNone; }
@@ -39,7 +42,7 @@ bool divides(const Config& c) {
   return may_divide(c) && c.algorithm.advantage.std != AdvantageStd::kNone;
 }
 bool discounts(const Config& c) {
-  return has_critic(c) || c.algorithm.advantage.estimator == AdvantageEstimator::kReinforce ||
+  return estimates_values(c) || c.algorithm.advantage.estimator == AdvantageEstimator::kReinforce ||
          (has_kl(c) && c.algorithm.kl_in == KlIn::kAdvantage);
 }
 
@@ -73,9 +76,16 @@ bool distils(const Config& c) { return has_teacher(c.algorithm); }
 bool distils_by_loss(const Config& c) { return distils_distributions(c.algorithm); }
 
 constexpr std::string_view kSftOnly = "only algorithm.task sft reads it; or algorithm.task sft";
+constexpr std::string_view kDocumentsOnly =
+    "only algorithm.task sft, dpo and reward_model read it; or one of these tasks";
+constexpr std::string_view kPairsOnly =
+    "only algorithm.task dpo and reward_model read it; or one of these tasks";
+constexpr std::string_view kDpoOnly = "only algorithm.task dpo reads it; or algorithm.task dpo";
 constexpr std::string_view kRlOnly =
-    "algorithm.task sft does not read it: it samples nothing and learns from data.sft; or "
-    "algorithm.task rl";
+    "only algorithm.task rl reads it: the others sample nothing and learn from data.sft or "
+    "data.preferences; or algorithm.task rl";
+constexpr std::string_view kReferenceOnly =
+    "only algorithm.task rl and dpo have a reference policy; or one of these tasks";
 constexpr std::string_view kEvaluation =
     "nothing is evaluated: eval.every is 0; or eval.every above 0";
 constexpr std::string_view kNoKl =
@@ -97,11 +107,25 @@ constexpr std::string_view kWhole =
 
 // Keys of one task.
 constexpr std::array kOfTasks = {
-    UnreadRule{"train.epochs", "algorithm.task", is_sft, kSftOnly},
-    UnreadRule{"train.batch_size", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"train.epochs", "algorithm.task", reads_documents, kDocumentsOnly},
+    UnreadRule{"train.batch_size", "algorithm.task", reads_documents, kDocumentsOnly},
     UnreadRule{"data.sft", "algorithm.task", is_sft, kSftOnly},
     UnreadRule{"data.sft_eval", "algorithm.task", is_sft, kSftOnly},
-    UnreadRule{"data.max_length", "algorithm.task", is_sft, kSftOnly},
+    UnreadRule{"data.max_length", "algorithm.task", reads_documents, kDocumentsOnly},
+    UnreadRule{"data.preferences", "algorithm.task", learns_preferences, kPairsOnly},
+    UnreadRule{"data.preferences_eval", "algorithm.task", learns_preferences, kPairsOnly},
+    UnreadRule{"data.chosen_key", "algorithm.task", learns_preferences, kPairsOnly},
+    UnreadRule{"data.rejected_key", "algorithm.task", learns_preferences, kPairsOnly},
+    UnreadRule{"algorithm.preference.center_coef", "algorithm.task",
+               [](const Config& c) { return c.algorithm.task == Task::kRewardModel; },
+               "only algorithm.task reward_model reads it; or algorithm.task reward_model"},
+    UnreadRule{"algorithm.preference.loss", "algorithm.task", is_dpo, kDpoOnly},
+    UnreadRule{"algorithm.preference.beta", "algorithm.task", is_dpo, kDpoOnly},
+    UnreadRule{"algorithm.preference.label_smoothing", "algorithm.task", is_dpo, kDpoOnly},
+    UnreadRule{"algorithm.preference.sft_coef", "algorithm.task", is_dpo, kDpoOnly},
+    UnreadRule{"algorithm.reference_update_every", "algorithm.task", may_have_reference,
+               kReferenceOnly},
+    UnreadRule{"algorithm.reference_mixup", "algorithm.task", may_have_reference, kReferenceOnly},
     UnreadRule{"data.completion_key", "algorithm.task", is_sft, kSftOnly},
     UnreadRule{"data.messages_key", "algorithm.task", is_sft, kSftOnly},
     UnreadRule{"algorithm.", "algorithm.task", is_rl, kRlOnly},
@@ -113,7 +137,7 @@ constexpr std::array kOfTasks = {
     UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
-    UnreadRule{"model.reference_path", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"model.reference_path", "algorithm.task", may_have_reference, kReferenceOnly},
     UnreadRule{"lora.publish", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"eval.temperature", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"eval.timeout_s", "algorithm.task", is_rl, kRlOnly},
@@ -135,6 +159,10 @@ constexpr std::array kOfAlgorithms = {
         "model.reference_path", "algorithm.kl_coef", has_reference,
         "there is no reference policy: algorithm.kl_coef is 0 or kl_to is rollout; or kl_coef "
         "above 0 with kl_to reference"},
+    UnreadRule{
+        "algorithm.preference.label_smoothing", "algorithm.preference.loss",
+        [](const Config& c) { return c.algorithm.preference.loss == PreferenceLoss::kSigmoid; },
+        "algorithm.preference.loss ipo and hinge smooth no labels; or loss sigmoid"},
     UnreadRule{"algorithm.reference_mixup", "algorithm.reference_update_every",
                [](const Config& c) { return c.algorithm.reference_update_every > 0; },
                "algorithm.reference_update_every is 0: the reference does not move; or "
@@ -171,9 +199,8 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{
         "algorithm.advantage.gamma", "algorithm.advantage.estimator", discounts,
         "nothing is discounted; or estimator reinforce or gae, or algorithm.kl_in advantage"},
-    UnreadRule{"algorithm.advantage.lambda", "algorithm.advantage.estimator", has_critic,
+    UnreadRule{"algorithm.advantage.lambda", "algorithm.advantage.estimator", estimates_values,
                kNoCritic},
-    UnreadRule{"algorithm.critic.", "algorithm.advantage.estimator", has_critic, kNoCritic},
     UnreadRule{"algorithm.distillation.", "algorithm.distillation.teacher", distils,
                "algorithm.distillation.teacher is not set: nothing is distilled; or a teacher"},
     UnreadRule{
@@ -191,6 +218,7 @@ constexpr std::array kOfAlgorithms = {
                },
                "only algorithm.distillation.divergence jensen_shannon has a mixture; or that "
                "divergence with over vocabulary or top_k"},
+    UnreadRule{"algorithm.critic.", "algorithm.advantage.estimator", estimates_values, kNoCritic},
     UnreadRule{"algorithm.correction.level", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{"algorithm.correction.low", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{"algorithm.correction.high", "algorithm.correction.mode", corrects, kNoCorrection},

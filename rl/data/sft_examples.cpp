@@ -62,33 +62,6 @@ TokenizedExample tokenize_completion(const SftExample& example, const engine::To
   return result;
 }
 
-// How many of the first `ids` are text of `head`: their bytes, less those of a character that is
-// not complete, are a beginning of it. The answer grows with the count, so it is found by halving.
-std::size_t tokens_within(const engine::Tokenizer& tokenizer, const std::vector<int64_t>& ids,
-                          std::string_view head) {
-  constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
-  const auto within = [&](std::size_t count) {
-    std::string text = tokenizer.decode(std::span(ids).first(count), false);
-    bool incomplete = false;
-    while (text.ends_with(kIncomplete)) {
-      text.resize(text.size() - kIncomplete.size());
-      incomplete = true;
-    }
-    return head.starts_with(text) && (!incomplete || text.size() < head.size());
-  };
-  std::size_t low = 0;
-  std::size_t high = ids.size();
-  while (low < high) {
-    const std::size_t middle = (low + high + 1) / 2;
-    if (within(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 // A conversation in the model's own template.
 TokenizedExample tokenize_rendered(const RenderedChat& chat, const engine::Tokenizer& tokenizer) {
   TokenizedExample result;
@@ -118,6 +91,32 @@ TokenizedExample tokenize_rendered(const RenderedChat& chat, const engine::Token
 }
 
 }  // namespace
+
+// The answer grows with the count, so it is found by halving.
+std::size_t tokens_within(const engine::Tokenizer& tokenizer, const std::vector<int64_t>& ids,
+                          std::string_view head) {
+  constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
+  const auto within = [&](std::size_t count) {
+    std::string text = tokenizer.decode(std::span(ids).first(count), false);
+    bool incomplete = false;
+    while (text.ends_with(kIncomplete)) {
+      text.resize(text.size() - kIncomplete.size());
+      incomplete = true;
+    }
+    return head.starts_with(text) && (!incomplete || text.size() < head.size());
+  };
+  std::size_t low = 0;
+  std::size_t high = ids.size();
+  while (low < high) {
+    const std::size_t middle = (low + high + 1) / 2;
+    if (within(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
 
 int64_t TokenizedExample::learned_tokens() const {
   return std::count(learned.begin(), learned.end(), true);
@@ -172,7 +171,14 @@ SftLimit sft_limit(const Config& config) {
   if (const int64_t ids = config.data.max_length; ids > 0) {
     return {ids, 0, "data.max_length = " + std::to_string(ids)};
   }
-  return {tokens + 1, 1, "train.tokens_per_micro_batch = " + std::to_string(tokens)};
+  // Of the other tasks the last id is only a target.
+  const int64_t targets = config.algorithm.task == Task::kRewardModel ? 0 : 1;
+  return {tokens + targets, targets, "train.tokens_per_micro_batch = " + std::to_string(tokens)};
+}
+
+std::string overlong_document(const std::string& place, int64_t ids, const SftLimit& limit) {
+  return place + ": " + std::to_string(ids - limit.uncounted) + " tokens, expected at most " +
+         limit.key + ", or data.on_overlong drop or truncate";
 }
 
 sp::Document make_sft_document(const TokenizedExample& example, int64_t image_merge) {

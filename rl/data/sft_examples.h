@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
@@ -46,8 +47,16 @@ struct SftLimit {
   int64_t uncounted = 0;
   std::string key;  // "data.max_length = 512"
 };
-// data.max_length, or where that is 0 train.tokens_per_micro_batch.
+// data.max_length, or where that is 0 train.tokens_per_micro_batch. A reward model reads the last
+// id too.
 SftLimit sft_limit(const Config& config);
+// The error of a document with more ids, under data.on_overlong error.
+std::string overlong_document(const std::string& place, int64_t ids, const SftLimit& limit);
+
+// How many of the first `ids` are text of `head`: their bytes, less those of a character that is
+// not complete, are a beginning of it.
+std::size_t tokens_within(const engine::Tokenizer& tokenizer, const std::vector<int64_t>& ids,
+                          std::string_view head);
 
 // A document with a loss entry for each learned token, at the token before it. The last id is only
 // a target. image_merge: patches a side of an image's token, for a document with the fields of

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/config/task.h"
+
 namespace ringside::rl {
 
 SftFile::SftFile(const std::string& files, const Config& config, const engine::Tokenizer& tokenizer,
@@ -53,9 +55,7 @@ SftFile::Read SftFile::read(int64_t i) {
   }
   read.overlong = true;
   if (data_.on_overlong == OnOverlong::kError) {
-    throw std::runtime_error(records_.place(i) + ": " + std::to_string(ids - limit_.uncounted) +
-                             " tokens, expected at most " + limit_.key +
-                             ", or data.on_overlong drop or truncate");
+    throw std::runtime_error(overlong_document(records_.place(i), ids, limit_));
   }
   if (data_.on_overlong == OnOverlong::kTruncate && !read.example->images.empty()) {
     throw std::runtime_error(records_.place(i) + ": " + std::to_string(ids - limit_.uncounted) +
@@ -71,36 +71,18 @@ SftFile::Read SftFile::read(int64_t i) {
   return read;
 }
 
-SftSummary summarize(SftFile& file, int64_t bytes) {
-  SftSummary summary;
-  summary.documents = file.size();
-  for (int64_t i = 0; i < file.size() && file.records().offset(i) < bytes; ++i) {
-    ++summary.checked;
-    try {
-      const SftFile::Read read = file.read(i);
-      summary.usable += read.example ? 1 : 0;
-      summary.overlong += read.overlong ? 1 : 0;
-    } catch (const ChatUnavailable&) {
-      throw;
-    } catch (const std::exception& error) {
-      summary.problems.emplace_back(error.what());
-    }
-  }
-  return summary;
-}
-
-std::string describe_overlong(const SftSummary& summary, const Config& config) {
+std::string describe_overlong(const DocumentSummary& summary, const Config& config) {
   if (summary.overlong == 0) {
     return "";
   }
   return std::to_string(summary.overlong) + " of " + std::to_string(summary.checked) +
-         " documents " + (summary.overlong == 1 ? "is" : "are") + " longer than " +
-         sft_limit(config).key +
+         (learns_preferences(config) ? " pairs " : " documents ") +
+         (summary.overlong == 1 ? "is" : "are") + " longer than " + sft_limit(config).key +
          (config.data.on_overlong == OnOverlong::kTruncate ? ": truncated" : ": dropped");
 }
 
 int64_t steps_of_epochs(const Config& config) {
-  const int64_t positions = config.train.epochs * RecordSet(config.data.sft).size();
+  const int64_t positions = config.train.epochs * RecordSet(training_files(config).files).size();
   return (positions + config.train.batch_size - 1) / config.train.batch_size;
 }
 

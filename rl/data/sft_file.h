@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ namespace ringside::rl {
 // Thread safety: none.
 class SftFile {
  public:
+  using Example = TokenizedExample;
+
   // eos: the model's end-of-sequence ids. The tokenizer must outlive the object.
   // Throws: as RecordSet; with data.image_key as read_image_rules().
   SftFile(const std::string& files, const Config& config, const engine::Tokenizer& tokenizer,
@@ -58,8 +61,8 @@ class SftFile {
   std::shared_ptr<RecordPixels> pixels_;
 };
 
-// What a look at the documents finds.
-struct SftSummary {
+// What a look at the documents or pairs of a file finds.
+struct DocumentSummary {
   int64_t documents = 0;
   int64_t checked = 0;   // from the beginning of the file
   int64_t usable = 0;    // of those
@@ -68,14 +71,32 @@ struct SftSummary {
   std::vector<std::string> problems;
 };
 
-// Reads and tokenizes the documents that begin within the first `bytes` of the files.
+// Reads and tokenizes the documents that begin within the first `bytes` of the files. File: SftFile
+// or PreferenceFile.
 // Throws: ChatUnavailable.
-SftSummary summarize(SftFile& file, int64_t bytes);
+template <class File>
+DocumentSummary summarize(File& file, int64_t bytes) {
+  DocumentSummary summary;
+  summary.documents = file.size();
+  for (int64_t i = 0; i < file.size() && file.records().offset(i) < bytes; ++i) {
+    ++summary.checked;
+    try {
+      const auto read = file.read(i);
+      summary.usable += read.example ? 1 : 0;
+      summary.overlong += read.overlong ? 1 : 0;
+    } catch (const ChatUnavailable&) {
+      throw;
+    } catch (const std::exception& error) {
+      summary.problems.emplace_back(error.what());
+    }
+  }
+  return summary;
+}
 
 // "3 of 900 documents are longer than data.max_length = 512: dropped"; "" when none is.
-std::string describe_overlong(const SftSummary& summary, const Config& config);
+std::string describe_overlong(const DocumentSummary& summary, const Config& config);
 
-// Steps of train.epochs passes over data.sft; the last one may have fewer documents.
+// Steps of train.epochs passes over training_files(); the last one may have fewer documents.
 // Throws: as RecordSet.
 // Blocks: until the files are indexed.
 int64_t steps_of_epochs(const Config& config);

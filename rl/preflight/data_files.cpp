@@ -9,6 +9,8 @@
 
 #include "engine/images/image_decoder.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/task.h"
+#include "rl/data/preference_file.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/prompt_tokens.h"
 #include "rl/data/record_set.h"
@@ -312,12 +314,16 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
 }
 
 // Lines of a file of documents that cannot be parsed, among the first bytes of the file.
-std::vector<std::string> unreadable_lines(const std::string& path, const DataConfig& config) {
+std::vector<std::string> unreadable_lines(const std::string& path, const Config& config) {
   RecordSet records(path);
   std::vector<std::string> problems;
   for (int64_t i = 0; i < records.size() && records.offset(i) < kCheckedBytes; ++i) {
     try {
-      parse_sft_example(records.record(i), records.place(i), config);
+      if (learns_preferences(config)) {
+        parse_preference(records.record(i), records.place(i), config.data);
+      } else {
+        parse_sft_example(records.record(i), records.place(i), config.data);
+      }
     } catch (const std::exception& error) {
       problems.emplace_back(error.what());
     }
@@ -325,8 +331,9 @@ std::vector<std::string> unreadable_lines(const std::string& path, const DataCon
   return problems;
 }
 
-std::string describe_documents(const SftSummary& summary, const std::string& path) {
-  return std::to_string(summary.documents) + (summary.documents == 1 ? " document" : " documents") +
+std::string describe_documents(const DocumentSummary& summary, const std::string& noun,
+                               const std::string& path) {
+  return std::to_string(summary.documents) + " " + noun + (summary.documents == 1 ? "" : "s") +
          " (" + path + ")" +
          (summary.checked < summary.documents
               ? "; the first " + std::to_string(summary.checked) +
@@ -334,29 +341,39 @@ std::string describe_documents(const SftSummary& summary, const std::string& pat
               : "");
 }
 
-// Checks a file of documents.
+// The first bytes of a file with the tokenizer.
+template <class File>
+DocumentSummary look_at(const std::string& path, const Config& config, const ModelFiles& files) {
+  File file(path, config, *files.tokenizer, files.model->eos_token_ids);
+  return summarize(file, kCheckedBytes);
+}
+
+// Checks a file of documents or pairs.
 void check_documents(const std::string& key, const std::string& path, const Config& config,
                      const ModelFiles& files, PreflightReport& report) {
   if (path.empty()) {
     report.mistakes.push_back(
-        {key,
-         "is not set; expected a JSONL, JSON or Parquet file of {\"prompt\", \"completion\"} or "
-         "{\"messages\"} objects"});
+        {key, std::string("is not set; expected a JSONL, JSON or Parquet file of ") +
+                  (learns_preferences(config)
+                       ? "{\"prompt\", \"chosen\", \"rejected\"} objects"
+                       : "{\"prompt\", \"completion\"} or {\"messages\"} objects")});
     return;
   }
+  const std::string noun = learns_preferences(config) ? "pair" : "document";
   try {
     if (!files.tokenizer || !files.model) {  // reported already; lines can still be read
-      add_problems(key, path, unreadable_lines(path, config.data), report);
+      add_problems(key, path, unreadable_lines(path, config), report);
       return;
     }
-    SftFile file(path, config, *files.tokenizer, files.model->eos_token_ids);
-    SftSummary summary = summarize(file, kCheckedBytes);
+    DocumentSummary summary = learns_preferences(config)
+                                  ? look_at<PreferenceFile>(path, config, files)
+                                  : look_at<SftFile>(path, config, files);
     const std::string overlong = describe_overlong(summary, config);
     if (summary.usable == 0 && summary.checked == summary.documents && summary.problems.empty()) {
-      summary.problems.push_back(path + ": no document is left: " + overlong);
+      summary.problems.push_back(path + ": no " + noun + " is left: " + overlong);
     }
     add_problems(key, path, summary.problems, report);
-    report.notes.push_back(key + ": " + describe_documents(summary, path));
+    report.notes.push_back(key + ": " + describe_documents(summary, noun, path));
     if (!overlong.empty() && config.data.on_overlong != OnOverlong::kError) {
       report.notes.push_back(key + ": " + overlong);
     }
@@ -405,8 +422,9 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
   }
 }
 
-void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  check_documents("data.sft", config.data.sft, config, files, report);
+void check_document_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  const TrainingFiles trained = training_files(config);
+  check_documents(trained.key, trained.files, config, files, report);
   for (const EvalSet& set : eval_sets(config)) {
     if (config.eval.every > 0) {
       check_documents(set.key, set.files, config, files, report);

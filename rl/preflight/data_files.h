@@ -1,4 +1,4 @@
-// Checks of the files of prompts, answers, examples and recorded rollouts.
+// Checks of the files of prompts, answers, examples, pairs and recorded rollouts.
 #pragma once
 
 #include "rl/preflight/model_files.h"
@@ -11,9 +11,9 @@ namespace ringside::rl {
 void check_prompt_files(const Config& config, const PreflightScope& scope, const ModelFiles& files,
                         PreflightReport& report);
 
-// Checks data.sft and, if there are evaluations, eval_sets(): their first 256 MiB line by line
-// with the tokenizer.
-void check_sft_files(const Config& config, const ModelFiles& files, PreflightReport& report);
+// Checks training_files() of a task that learns from documents or pairs and, if there are
+// evaluations, eval_sets(): their first 256 MiB line by line with the tokenizer.
+void check_document_files(const Config& config, const ModelFiles& files, PreflightReport& report);
 
 // Checks scope.rollouts if it is set, as make_file_source() reads it: form of the lines, whole
 // groups and, with a model, the rules of check_recorded().

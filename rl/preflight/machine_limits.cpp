@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "rl/config/task.h"
 #include "rl/setup/model_device.h"
 
 namespace ringside::rl {
@@ -85,7 +86,7 @@ void note_ranks(const Config& config, const PreflightScope& scope, PreflightRepo
 }  // namespace
 
 void check_ports(const Config& config, const PreflightScope& scope, PreflightReport& report) {
-  if (config.algorithm.task != Task::kSft && !scope.brings_rollouts) {
+  if (samples_completions(config) && !scope.brings_rollouts) {
     check_port("bridge.rollout_address", config.bridge.rollout_address, report);
     check_port("bridge.weights_address", config.bridge.weights_address, report);
   }
@@ -95,7 +96,7 @@ void check_ports(const Config& config, const PreflightScope& scope, PreflightRep
 void note_threads(const Config& config, const PreflightScope& scope, PreflightReport& report) {
   note_threads_of("train.threads", config.train.threads, report);
   note_ranks(config, scope, report);
-  if (config.algorithm.task != Task::kSft && scope.workers_here) {
+  if (samples_completions(config) && scope.workers_here) {
     note_threads_of("rollout.worker_threads", config.rollout.worker_threads, report);
   }
 }

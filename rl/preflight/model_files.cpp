@@ -5,9 +5,11 @@
 
 #include "engine/io/adapter_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/io/value_model_files.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
 #include "rl/config/checks.h"
+#include "rl/config/task.h"
 #include "rl/config/teacher.h"
 #include "rl/sampling/prompt_scorer.h"
 #include "rl/setup/model_setup.h"
@@ -82,10 +84,12 @@ std::optional<engine::ModelConfig> read_model(const Config& config, const std::s
   }
 }
 
+// of_rewards: of a reward model, which may be a language model's.
 void check_weights(const std::string& key, const std::string& path,
-                   const engine::ModelConfig& model, PreflightReport& report) {
+                   const engine::ModelConfig& model, bool of_rewards, PreflightReport& report) {
   try {
-    for (std::string& problem : engine::check_weight_headers(path, model)) {
+    for (std::string& problem : of_rewards ? engine::check_reward_headers(path, model)
+                                           : engine::check_weight_headers(path, model)) {
       report.mistakes.push_back({key, std::move(problem)});
     }
     for (const auto& [part, count] : engine::unused_tensors(path, model)) {
@@ -234,9 +238,8 @@ void check_adapters(const Config& config, const engine::ModelConfig* model,
 }
 
 void check_reference(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  const bool used = config.algorithm.kl_coef > 0 && config.algorithm.kl_to == KlTo::kReference;
   const std::string& path = config.model.reference_path;
-  if (!used || path.empty()) {
+  if (!has_reference(config) || path.empty()) {
     return;
   }
   const auto model = read_model(config, "model.reference_path", path, report);
@@ -244,7 +247,7 @@ void check_reference(const Config& config, const ModelFiles& files, PreflightRep
     return;
   }
   if (config.model.init == ModelInit::kPretrained) {
-    check_weights("model.reference_path", path, *model, report);
+    check_weights("model.reference_path", path, *model, /*of_rewards=*/false, report);
   }
   if (files.model && model->vocab_size != files.model->vocab_size) {
     report.mistakes.push_back(
@@ -371,7 +374,8 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   }
   files.model = read_model(config, "model.path", config.model.path, report);
   if (files.model && config.model.init == ModelInit::kPretrained) {
-    check_weights("model.path", config.model.path, *files.model, report);
+    check_weights("model.path", config.model.path, *files.model,
+                  config.algorithm.task == Task::kRewardModel, report);
   }
   if (needs_tokenizer && fs::is_directory(config.model.path)) {
     check_tokenizer(config, files, report);
@@ -388,13 +392,10 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
     }
   }
   check_adapters(config, files.model ? &*files.model : nullptr, report);
-  if (config.algorithm.task == Task::kSft) {
-    return files;
-  }
   check_reference(config, files, report);
   check_teacher(config, files, report);
   const std::string& critic = config.algorithm.critic.model_path;
-  if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae && !critic.empty()) {
+  if (has_critic(config) && !critic.empty()) {
     read_model(config, "algorithm.critic.model_path", critic, report);
   }
   return files;

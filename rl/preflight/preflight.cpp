@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "rl/config/task.h"
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/harness_file.h"
 #include "rl/preflight/machine_limits.h"
@@ -59,7 +60,7 @@ void note_memory(const Config& config, const PreflightScope& scope, const ModelF
 
 bool uses_own_workers(const Config& config) {
   try {
-    return config.algorithm.task != Task::kSft && config.rollout.harness.empty() &&
+    return samples_completions(config) && config.rollout.harness.empty() &&
            parse_rewards(config.rollout.reward).empty();
   } catch (const std::invalid_argument&) {
     return false;  // check_combinations() reports it
@@ -74,9 +75,9 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
   check_device_speeds(config, report);
   check_ports(config, scope, report);
   note_threads(config, scope, report);
-  if (config.algorithm.task == Task::kSft) {
+  if (!samples_completions(config)) {
     const ModelFiles files = check_model_files(config, /*needs_tokenizer=*/true, report);
-    check_sft_files(config, files, report);
+    check_document_files(config, files, report);
     note_memory(config, scope, files, report);
     return report;
   }

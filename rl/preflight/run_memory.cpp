@@ -13,6 +13,7 @@
 #include "engine/models/sampling_panels.h"
 #include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
+#include "rl/config/task.h"
 #include "rl/report/byte_text.h"
 #include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/model_device.h"
@@ -129,11 +130,7 @@ struct Change {
 };
 
 // What a sample may have: no micro-batch can be smaller.
-int64_t longest_sample(const Config& config) {
-  return config.algorithm.task == Task::kSft
-             ? config.data.max_length
-             : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
-}
+int64_t longest_sample(const Config& config) { return longest_document(config); }
 
 bool shrink_micro_batch(Config& config) {
   const int64_t least = std::max<int64_t>(1024, longest_sample(config));
@@ -208,7 +205,7 @@ RunMemory run_memory(const Config& config, const engine::ModelConfig& model,
   memory.rank_on_host = kProcess + memory.rank.host +
                         checkpoint_bytes(config, model, place.device) +
                         (place.device.is_cpu() ? memory.rank.total() : 0);
-  if (config.algorithm.task == Task::kSft) {
+  if (!samples_completions(config)) {
     return memory;
   }
   const int64_t version = version_bytes(config, model);

@@ -5,6 +5,7 @@
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/checks.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/task.h"
 
 namespace ringside::rl {
 namespace {
@@ -17,9 +18,8 @@ std::string warning(const std::string& key, const std::string& text) {
 
 std::vector<std::string> unusual_values(const Config& config, int64_t cores) {
   std::vector<std::string> notes;
-  const bool sft = config.algorithm.task == Task::kSft;
   const std::string cores_here = "this machine's " + std::to_string(cores) + " cores";
-  const int64_t workers = sft ? 0 : config.rollout.num_workers;
+  const int64_t workers = samples_completions(config) ? config.rollout.num_workers : 0;
   if (workers * config.rollout.worker_threads > cores) {
     notes.push_back(
         warning("rollout.num_workers", "x rollout.worker_threads is " + std::to_string(workers) +
@@ -38,11 +38,10 @@ std::vector<std::string> unusual_values(const Config& config, int64_t cores) {
   if (config.optimizer.learning_rate == 0) {
     notes.push_back(warning("optimizer.learning_rate", "is 0: the weights do not change"));
   }
-  const std::string& trained = sft ? config.data.sft : config.data.train;
+  const TrainingFiles trained = training_files(config);
   for (const EvalSet& set : eval_sets(config)) {
-    if (config.eval.every > 0 && set.files == trained) {
-      notes.push_back(warning(set.key, "names the files of " +
-                                           std::string(sft ? "data.sft" : "data.train") +
+    if (config.eval.every > 0 && set.files == trained.files) {
+      notes.push_back(warning(set.key, "names the files of " + std::string(trained.key) +
                                            ": the evaluation sees what is trained on"));
     }
   }

@@ -15,6 +15,7 @@
 #include "engine/runner/collator_options.h"
 #include "engine/runner/loading_memory.h"
 #include "rl/config/batch_arithmetic.h"
+#include "rl/config/task.h"
 #include "rl/config/teacher.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/model_setup.h"
@@ -47,10 +48,7 @@ engine::StateShape state_shape(const Config& config) {
 
 // Lengths of the documents of a full micro-batch: as long as they may be.
 std::vector<int64_t> full_micro_batch(const Config& config) {
-  const int64_t limit =
-      config.algorithm.task == Task::kSft
-          ? config.data.max_length
-          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+  const int64_t limit = longest_document(config);
   std::vector<int64_t> lengths;
   for (int64_t left = config.train.tokens_per_micro_batch; left > 0; left -= lengths.back()) {
     lengths.push_back(limit > 0 ? std::min(limit, left) : left);
@@ -199,12 +197,9 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
   const engine::ModelConfig& model = stages.model;
   const engine::ComputeContext context(scalar_type(config.model.dtype), device);
   engine::PassShape shape = pass_shape(config, model, context.compute_options());
-  const AlgorithmConfig& algorithm = config.algorithm;
-  // Fine-tuning makes neither, whatever these keys say.
-  const bool fine_tunes = algorithm.task == Task::kSft;
   RankMemory memory;
   const engine::MemoryEstimate whole = stages.estimate(context, shape);
-  if (!fine_tunes && algorithm.advantage.estimator == AdvantageEstimator::kGae) {
+  if (has_critic(config)) {
     // Beside the policy's pass it holds its state alone. It has no adapters.
     memory.critic = whole.weights + whole.moments + whole.gradients;
     memory.host += whole.host;
@@ -212,8 +207,7 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
   shape.adapters = adapter_shape(config);
   memory.policy = shape.adapters ? stages.estimate(context, shape) : whole;
   // With adapters the reference is the policy without them, unless it has a directory of its own.
-  if (!fine_tunes && algorithm.kl_coef > 0.0 && algorithm.kl_to == KlTo::kReference &&
-      (!shape.adapters || !config.model.reference_path.empty())) {
+  if (has_reference(config) && (!shape.adapters || !config.model.reference_path.empty())) {
     shape.trains = false;
     shape.adapters.reset();
     engine::ComputeContext of_reference = context;

@@ -9,6 +9,7 @@
 #include "engine/io/hf_directory.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
+#include "rl/config/task.h"
 #include "rl/report/byte_text.h"
 #include "rl/setup/device_speeds.h"
 #include "rl/setup/layer_elements.h"
@@ -202,10 +203,7 @@ void factor(Config& config) {
 
 std::vector<int64_t> longest_documents(const Config& config) {
   const int64_t budget = config.train.tokens_per_micro_batch;
-  const int64_t limit =
-      config.algorithm.task == Task::kSft
-          ? config.data.max_length
-          : config.rollout.max_prompt_tokens + config.rollout.max_completion_tokens;
+  const int64_t limit = longest_document(config);
   const int64_t longest = std::max<int64_t>(1, limit > 0 ? std::min(budget, limit) : budget);
   return std::vector<int64_t>(static_cast<std::size_t>(std::max<int64_t>(1, budget / longest)),
                               longest);

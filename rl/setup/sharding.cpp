@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "rl/config/task.h"
 #include "rl/setup/sequence_parallel.h"
 
 namespace ringside::rl {
@@ -118,12 +119,10 @@ int64_t pipeline_warm_up(const Config& config) {
 engine::TypicalTokens typical_tokens(const Config& config) {
   engine::TypicalTokens typical;
   const RolloutConfig& rollout = config.rollout;
-  const bool fine_tunes = config.algorithm.task == Task::kSft;
-  const int64_t longest = fine_tunes ? config.data.max_length
-                                     : rollout.max_prompt_tokens + rollout.max_completion_tokens;
+  const int64_t longest = longest_document(config);
   const int64_t budget = config.train.tokens_per_micro_batch;
   typical.document = longest > 0 ? std::min(longest, budget) : budget;
-  if (!fine_tunes && longest > 0) {
+  if (samples_completions(config) && longest > 0) {
     typical.entries =
         static_cast<double>(rollout.max_completion_tokens) / static_cast<double>(longest);
   }

@@ -10,6 +10,7 @@
 #include "engine/io/value_model_files.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/optimizer_options.h"
+#include "rl/setup/value_model_setup.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::rl {
@@ -72,18 +73,8 @@ std::unique_ptr<engine::ValueModel> load_starting_critic(const Config& config,
                                                          const engine::ComputeContext& context) {
   const bool own_path = !config.algorithm.critic.model_path.empty();
   const std::string& path = own_path ? config.algorithm.critic.model_path : config.model.path;
-  auto model = std::make_unique<engine::ValueModel>(load_model_config(config, path), context);
-  if (config.model.init == ModelInit::kRandom && !own_path) {
-    for (engine::Decoder* stage : model->stages()) {
-      stage->init_random(static_cast<uint64_t>(config.seed), config.model.init_std);
-    }
-  } else {
-    engine::load_value_weights(path, *model);
-  }
-  for (engine::Decoder* stage : model->stages()) {
-    stage->set_activation_options(activation_options(config));
-  }
-  return model;
+  const bool random = config.model.init == ModelInit::kRandom && !own_path;
+  return load_value_model(config, path, random, /*head_bias=*/true, context);
 }
 
 Critic::Critic(const Config& config, const sp::ProcessGroups& comms)

@@ -82,7 +82,9 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
   std::vector<at::Tensor> logprobs;
   const auto work =
       policy.train(inputs, [&](const engine::HeadOutput& output, const engine::Columns& columns) {
-        logprobs.push_back(output.logprobs_n.detach());
+        if (policy.model().has_vocabulary()) {
+          logprobs.push_back(output.logprobs_n.detach());
+        }
         return loss(output, columns, figures);
       });
   if (!policy.model().scores()) {

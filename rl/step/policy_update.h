@@ -55,7 +55,7 @@ struct UpdateResult {
   double loss_scale = 0.0;  // of float16; 0 without
   bool skipped = false;     // because the gradients overflowed under that scale
   // Of each input in order, on the device: log-probs of the weights before the optimizer step, as
-  // its forward pass computed them. Shapes: [n].
+  // its forward pass computed them; none of a reward model. Shapes: [n].
   std::vector<at::Tensor> logprobs = {};
 };
 

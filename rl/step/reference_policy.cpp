@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "rl/config/task.h"
 #include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
@@ -39,8 +40,7 @@ void ReferencePolicy::follow(const engine::ModelRunner& policy, int64_t step) {
 std::unique_ptr<ReferencePolicy> make_reference(const Config& config,
                                                 const engine::HeadedModel& policy,
                                                 const sp::ProcessGroups& comms) {
-  const bool wanted = config.algorithm.kl_coef > 0.0 && config.algorithm.kl_to == KlTo::kReference;
-  return wanted ? std::make_unique<ReferencePolicy>(config, policy, comms) : nullptr;
+  return has_reference(config) ? std::make_unique<ReferencePolicy>(config, policy, comms) : nullptr;
 }
 
 }  // namespace ringside::rl

@@ -8,9 +8,11 @@
 #include "engine/optim/lr_schedule.h"
 #include "engine/params/sharding.h"
 #include "engine/runner/collator_options.h"
+#include "rl/config/task.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/optimizer_options.h"
 #include "rl/setup/sequence_parallel.h"
+#include "rl/setup/value_model_setup.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::rl {
@@ -18,20 +20,27 @@ namespace {
 
 // Number of optimizer steps in one step of the algorithm.
 int64_t updates_per_step(const Config& config) {
-  const int64_t iterations =
-      config.algorithm.task == Task::kRl ? config.algorithm.num_iterations : 1;
+  const int64_t iterations = samples_completions(config) ? config.algorithm.num_iterations : 1;
   return iterations * config.train.num_mini_batches;
+}
+
+std::unique_ptr<engine::HeadedModel> load_model(const Config& config,
+                                                const engine::ComputeContext& context) {
+  if (config.algorithm.task == Task::kRewardModel) {
+    return load_value_model(config, config.model.path, config.model.init == ModelInit::kRandom,
+                            /*head_bias=*/false, context);
+  }
+  auto stages = load_policy_stages(config, context);
+  for (const auto& stage : stages) {
+    stage->set_activation_options(activation_options(config));
+  }
+  return std::make_unique<engine::LanguageModel>(std::move(stages));
 }
 
 std::unique_ptr<engine::ModelRunner> load_runner(const Config& config,
                                                  const sp::ProcessGroups& comms) {
-  auto stages = load_policy_stages(config, compute_context(config, comms));
-  for (const auto& stage : stages) {
-    stage->set_activation_options(activation_options(config));
-  }
   auto runner = std::make_unique<engine::ModelRunner>(
-      std::make_unique<engine::LanguageModel>(std::move(stages)), comms,
-      adamw_options(config.optimizer));
+      load_model(config, compute_context(config, comms)), comms, adamw_options(config.optimizer));
   runner->balance_experts(
       {config.model.router_aux_loss_coef, config.model.router_bias_update_rate});
   return runner;

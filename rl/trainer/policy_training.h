@@ -1,11 +1,13 @@
-// The policy in training on this rank: its model with the optimizer, its learning-rate schedule,
-// and its optimizer steps. Every algorithm trains it; a checkpoint of the run holds it.
+// The policy in training on this rank, or the reward model: its model with the optimizer, its
+// learning-rate schedule, and its optimizer steps. Every algorithm trains it; a checkpoint of the
+// run holds it.
 #pragma once
 
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "engine/models/value_model.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/training_state.h"
 #include "rl/config/config.h"
@@ -19,10 +21,9 @@ namespace ringside::rl {
 // Thread safety: none.
 class PolicyTraining {
  public:
-  // Loads load_policy(). state: of the run; update() counts its optimizer steps. All three must
-  // outlive this. Not collective.
-  // Blocks: until the weights are read.
-  // Throws: as load_policy().
+  // Loads load_policy(), or load_value_model() for a reward model. state: of the run; update()
+  // counts its optimizer steps. All three must outlive this. Not collective. Blocks: until the
+  // weights are read. Throws: as these.
   PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state);
 
   engine::ModelRunner& runner() { return *runner_; }
@@ -31,6 +32,11 @@ class PolicyTraining {
   // All of them.
   std::vector<const engine::Decoder*> stages() const {
     return std::as_const(*runner_).model().stages();
+  }
+
+  // The model, where it is a reward model; else null.
+  const engine::ValueModel* reward_model() const {
+    return dynamic_cast<const engine::ValueModel*>(&std::as_const(*runner_).model());
   }
 
   // Schedule factor of the next optimizer step: learning rate / peak, from warm-up and decay only.

@@ -7,7 +7,7 @@
 
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/eval_sets.h"
-#include "rl/data/sft_batches.h"
+#include "rl/data/document_batches.h"
 #include "rl/data/sft_file.h"
 #include "rl/report/stage_times.h"
 #include "rl/setup/image_input.h"
@@ -131,13 +131,7 @@ struct Data {
           engine::Tokenizer::load(std::filesystem::path(config.model.path) / "tokenizer.json"));
       auto file = std::make_unique<SftFile>(config.data.sft, config, *tokenizer,
                                             policy.decoder().config().eos_token_ids);
-      SftBatches::Options options{.batch_size = config.train.batch_size,
-                                  .first_step = step,
-                                  .seed = static_cast<uint64_t>(config.seed),
-                                  .shuffle = config.data.shuffle};
-      if (config.train.epochs > 0) {
-        options.end = config.train.epochs * file->size();
-      }
+      const auto options = batch_options<SftFile>(config, file->size(), step);
       image_merge = file->image_merge();
       std::vector<std::shared_ptr<RecordPixels>> pixels{file->pixels()};
       const std::optional<ImageRules> rules = file->image_rules();
@@ -180,7 +174,7 @@ void evaluate_before_training(TrainingRun& run, Data& data, StageTimes& times) {
 }
 
 // The metrics that an optimizer step's figures add nothing to.
-Metrics step_metrics(const SftStep& step, const std::vector<UpdateResult>& updates) {
+Metrics step_metrics(const SftBatches::Step& step, const std::vector<UpdateResult>& updates) {
   Metrics metrics = updates.empty() ? Metrics{} : update_metrics(updates);
   metrics.emplace_back("sft/documents", static_cast<double>(step.examples.size()));
   metrics.emplace_back("sft/overlong", static_cast<double>(step.overlong));
@@ -197,7 +191,7 @@ void train_sft(TrainingRun& run) {
   Data data(config, run.ranks(), policy, run.state().step);
   evaluate_before_training(run, data, times);
   while (!run.is_over()) {
-    SftStep step;
+    SftBatches::Step step;
     times.time("wait_data", [&] { run.ranks().on_every([&] { step = data.batches->next(); }); });
     const auto documents = static_cast<int64_t>(step.examples.size());
     std::vector<UpdateResult> updates;

@@ -103,7 +103,9 @@ SourceFingerprints source_fingerprints(const Config& config) {
   }
   for (const auto& [key, files] :
        {std::pair("data.train", &config.data.train), std::pair("data.sft", &config.data.sft),
-        std::pair("data.sft_eval", &config.data.sft_eval)}) {
+        std::pair("data.sft_eval", &config.data.sft_eval),
+        std::pair("data.preferences", &config.data.preferences),
+        std::pair("data.preferences_eval", &config.data.preferences_eval)}) {
     if (data_files_exist(*files)) {
       add(key, data_files(*files));
     }

@@ -14,9 +14,10 @@ namespace ringside::rl {
 using SourceFingerprints = std::map<std::string, std::string>;
 
 // Of model.path, model.reference_path, algorithm.distillation.teacher, algorithm.critic.model_path,
-// lora.path, data.train, data.sft and data.sft_eval, as far as they are set and all their files can
-// be read on this machine. Of a model's directory its weights, configuration and tokenizer count.
-// Blocks: until the files are read as fingerprint_of() says.
+// lora.path, data.train, data.sft, data.sft_eval, data.preferences and data.preferences_eval, as
+// far as they are set and all their files can be read on this machine. Of a model's directory its
+// weights, configuration and tokenizer count. Blocks: until the files are read as fingerprint_of()
+// says.
 SourceFingerprints source_fingerprints(const Config& config);
 
 // XXH3-128 of names (without folders), sizes and contents, in this order. Of a file above 64 MiB

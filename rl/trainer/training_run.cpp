@@ -185,8 +185,8 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
   return checkpoints_.step_end(vote, state_, evaluation_);
 }
 
-// The policy as a Hugging Face directory, with its adapters and the other models in folders. Rank 0
-// has the files; every rank gives its part of the weights.
+// The policy or reward model as a Hugging Face directory, with its adapters and the other models in
+// folders. Rank 0 has the files; every rank gives its part of the weights.
 void TrainingRun::write_final() const {
   const std::string& base = config().model.path;
   const engine::Decoder& policy = policy_->decoder();
@@ -200,12 +200,19 @@ void TrainingRun::write_final() const {
     }
     ranks_.export_weights(weights, sink);
   };
-  write(engine::WeightView(policy_->stages()),
-        [&](const std::filesystem::path& dir, engine::UnitExport& units) {
-          engine::SaveOptions options;
-          options.copy_tokenizer_from = base;
-          engine::model_files(dir, policy.compute_dtype(), options)(units);
-        });
+  if (const engine::ValueModel* reward_model = policy_->reward_model()) {
+    write(*reward_model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+      engine::save_reward_description(policy.config(), dir, policy.compute_dtype(), base);
+      engine::value_model_files(dir)(units);
+    });
+  } else {
+    write(engine::WeightView(policy_->stages()),
+          [&](const std::filesystem::path& dir, engine::UnitExport& units) {
+            engine::SaveOptions options;
+            options.copy_tokenizer_from = base;
+            engine::model_files(dir, policy.compute_dtype(), options)(units);
+          });
+  }
   for (const auto& [name, model] : final_models_) {
     write(*model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
       std::filesystem::create_directories(dir / name);

@@ -346,6 +346,14 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
             .ok());
   CHECK_THAT(error({"algorithm.task=sft", "eval.samples=4", "eval.temperature=0.7"}),
              Contains("eval.samples: is 4, but algorithm.task sft samples nothing"));
+  CHECK_THAT(error({"algorithm.task=dpo", "eval.every=5"}),
+             Contains("eval.every: is 5, but data.preferences_eval is empty"));
+  CHECK_THAT(error({"algorithm.task=reward_model", "lora.rank=4"}),
+             Contains("lora.rank: is 4, but a reward model is saved with its value head"));
+  CHECK_THAT(error({"algorithm.task=dpo", "data.image_key=picture"}),
+             Contains("data.image_key: is picture") && Contains("pairs of text alone"));
+  CHECK_THAT(error({"algorithm.task=dpo", "algorithm.preset=trl"}),
+             Contains("algorithm.preset: is trl, but algorithm.task is dpo"));
   for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
                           "localhost:65536", "localhost:94x0", "localhost:999999"}) {
     CHECK_THAT(error({std::string("log.openmetrics=") + bad}),
@@ -364,7 +372,9 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
   const std::string eval = "data.eval=x.jsonl";
   // The words of a command line, the key that is refused, and why.
   const std::vector<std::tuple<std::vector<std::string>, const char*, const char*>> cases = {
-      {{"train.batch_size=64"}, "train.batch_size: is 64", "only algorithm.task sft reads it"},
+      {{"train.batch_size=64"},
+       "train.batch_size: is 64",
+       "only algorithm.task sft, dpo and reward_model read it"},
       {{"data.sft=x.jsonl"}, "data.sft: is ", "or algorithm.task sft"},
       {{"algorithm.entropy_step=0.1"}, "entropy_step: is 0.1", "entropy_target is 0"},
       {{"algorithm.sapo.tau_positive=2"}, "sapo.tau_positive: is 2.0", "or loss sapo"},
@@ -394,11 +404,13 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
         "parallel.cp_fsdp_mode=ring_only"},
        "zero_stage: is 1",
        "every rank holds the whole model"},
-      {{sft, "algorithm.kl_coef=0.1"}, "algorithm.kl_coef: is 0.1", "algorithm.task sft"},
+      {{sft, "algorithm.kl_coef=0.1"},
+       "algorithm.kl_coef: is 0.1",
+       "only algorithm.task rl reads it"},
       {{sft, "algorithm.advantage.estimator=gae"},
        "advantage.estimator: is gae",
        "or algorithm.task rl"},
-      {{sft, "data.train=x.jsonl"}, "data.train: is ", "learns from data.sft"},
+      {{sft, "data.train=x.jsonl"}, "data.train: is ", "learn from data.sft"},
       {{"model.reference_path=x"}, "model.reference_path: is ", "kl_coef is 0"},
       {{"algorithm.distillation.coef=2"}, "distillation.coef: is 2.0", "nothing is distilled"},
       {{"algorithm.distillation.over=vocabulary"}, "distillation.over: is ", "or a teacher"},
@@ -411,12 +423,33 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
       {{teacher, "algorithm.distillation.over=top_k", "algorithm.distillation.mixture=0.2"},
        "distillation.mixture: is 0.2",
        "jensen_shannon"},
+      {{sft, "model.reference_path=x"}, "model.reference_path: is ", "rl and dpo"},
+      {{"data.preferences=x.jsonl"}, "data.preferences: is ", "dpo and reward_model"},
+      {{sft, "algorithm.preference.beta=0.2"}, "preference.beta: is 0.2", "algorithm.task dpo"},
+      {{"algorithm.task=reward_model", "algorithm.preference.sft_coef=0.2"},
+       "preference.sft_coef: is 0.2",
+       "only algorithm.task dpo"},
+      {{"algorithm.task=dpo", "algorithm.preference.center_coef=0.2"},
+       "preference.center_coef: is 0.2",
+       "only algorithm.task reward_model"},
+      {{"algorithm.task=dpo", "algorithm.preference.loss=ipo",
+        "algorithm.preference.label_smoothing=0.1"},
+       "label_smoothing: is 0.1",
+       "smooth no labels"},
+      {{"algorithm.task=reward_model", "algorithm.reference_update_every=2"},
+       "reference_update_every: is 2",
+       "rl and dpo have a reference"},
+      {{"algorithm.task=dpo", "algorithm.kl_coef=0.1"}, "kl_coef: is 0.1", "data.preferences"},
       {{"weights.keep=3"}, "weights.keep: is 3", "weights.directory is empty"},
   };
   for (const auto& [words, key, why] : cases) {
     CHECK_THAT(error(words), Contains(key) && Contains(why) && Contains("; expected "));
   }
   // What makes the key read.
+  CHECK(error({"algorithm.task=dpo", "model.reference_path=x", "algorithm.preference.beta=0.2",
+               "algorithm.reference_update_every=5", "train.batch_size=64", "train.epochs=2"}) ==
+        "");
+  CHECK(error({"algorithm.task=reward_model", "algorithm.preference.center_coef=0.2"}) == "");
   CHECK(error({"parallel.reduce_dtype=bfloat16", "parallel.data_parallel_shard_size=2"}) == "");
   CHECK(error({"parallel.zero_stage=1", "parallel.ringattn_parallel_size=2",
                "parallel.cp_fsdp_mode=ring_only"}) == "");

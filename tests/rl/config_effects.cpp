@@ -266,6 +266,24 @@ std::vector<Effect> fine_tuning_effects() {
   };
 }
 
+std::vector<Effect> preference_effects() {
+  const Words pairs{"data.preferences=" + input_file("pairs.jsonl"), "train.batch_size=2"};
+  const Words dpo = with(pairs, {"algorithm.task=dpo"});
+  const Words rewards = with(pairs, {"algorithm.task=reward_model"});
+  return {
+      {"data.preferences", input_file("pairs2.jsonl"), preferred, dpo},
+      {"data.preferences_eval", input_file("pairs2.jsonl"), preferred,
+       with(dpo, {"data.preferences_eval=" + input_file("pairs.jsonl"), "eval.every=1"})},
+      {"data.chosen_key", "other", preferred, dpo},
+      {"data.rejected_key", "other", preferred, dpo},
+      {"algorithm.preference.loss", "ipo", preferred, dpo},
+      {"algorithm.preference.beta", "0.5", preferred, dpo},
+      {"algorithm.preference.label_smoothing", "0.2", preferred, dpo},
+      {"algorithm.preference.sft_coef", "0.5", preferred, dpo},
+      {"algorithm.preference.center_coef", "0.5", preferred, rewards},
+  };
+}
+
 std::vector<Effect> evaluation_effects() {
   // Sampled completions of different lengths, so that their mean tells which were looked at.
   const Words evaluated{"data.eval=" + input_file("train.jsonl"),
@@ -549,8 +567,9 @@ std::vector<Effect> all_effects() {
   std::vector<Effect> all;
   for (const auto& effects :
        {penalty_effects, loss_effects, advantage_effects, correction_effects, distillation_effects,
-        model_effects, optimizer_effects, fine_tuning_effects, evaluation_effects, parallel_effects,
-        prompt_effects, sampling_effects, reward_effects, bridge_effects, weights_effects}) {
+        model_effects, optimizer_effects, fine_tuning_effects, preference_effects,
+        evaluation_effects, parallel_effects, prompt_effects, sampling_effects, reward_effects,
+        bridge_effects, weights_effects}) {
     const std::vector<Effect> more = effects();
     all.insert(all.end(), more.begin(), more.end());
   }

@@ -25,6 +25,7 @@
 #include "rl/sampling/prompt_sampler.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
+#include "rl/trainer/preferences.h"
 #include "rl/trainer/sft.h"
 #include "rl/trainer/trainer.h"
 #include "rl/worker/embedded_worker.h"
@@ -47,6 +48,12 @@ std::string bytes_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
+
+constexpr const char* kPairs =
+    R"({"prompt": "ab", "chosen": "cd", "rejected": "e", "other": "fgh"})"
+    "\n"
+    R"({"prompt": "cd", "chosen": "e", "rejected": "fg", "other": "h"})"
+    "\n";
 
 // The files that configurations name.
 class Files {
@@ -79,6 +86,9 @@ class Files {
           R"({"prompt": "ab", "completion": "b", "other": "c", )"
           R"("chat": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "ddd"}]})"
           "\n");
+    write("pairs.jsonl", kPairs);
+    write("pairs2.jsonl", R"({"prompt": "xy", "chosen": "z", "rejected": "yy"})"
+                          "\n");
     write(
         "rewards.py",
         "import time\ndef slow(completions):\n    time.sleep(0.4 if completions[0] == 'b' else 0)\n"
@@ -226,6 +236,11 @@ std::string fine_tuned(const rl::Config& config) {
     counted.train.steps = rl::steps_of_epochs(config);
   }
   return trained(counted, run_dir.path(), [](rl::TrainingRun& run) { rl::train_sft(run); });
+}
+
+std::string preferred(const rl::Config& config) {
+  const test::TemporaryDirectory run_dir;
+  return trained(config, run_dir.path(), [](rl::TrainingRun& run) { rl::train_preferences(run); });
 }
 
 std::string live(const rl::Config& config, const std::vector<std::string>& names) {

@@ -20,6 +20,8 @@ std::string input_file(const std::string& name);
 std::string recorded(const rl::Config& config);
 // Supervised fine-tuning.
 std::string fine_tuned(const rl::Config& config);
+// Learning from pairs.
+std::string preferred(const rl::Config& config);
 // A trainer and an embedded worker, live over the bridge: the last values of the named metrics,
 // which no timing changes.
 std::string live(const rl::Config& config, const std::vector<std::string>& names);

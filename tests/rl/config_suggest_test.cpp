@@ -39,7 +39,7 @@ TEST_CASE("words of neighbouring systems are translated") {
   CHECK(translate("num_generations") == "rollout.group_size");
   CHECK(translate("trl.num_generations") == "rollout.group_size");
   CHECK(translate("actor_rollout_ref.rollout.n") == "rollout.group_size");
-  CHECK(translate("beta") == "algorithm.kl_coef");
+  CHECK(translate("beta") == "algorithm.kl_coef (that of DPO: algorithm.preference.beta)");
   CHECK(translate("algorithm.epsilon") == "algorithm.clip_low and algorithm.clip_high");
   CHECK(translate("epsilon_high") == "algorithm.clip_high");
   CHECK(translate("actor.optim.lr") == "optimizer.learning_rate");

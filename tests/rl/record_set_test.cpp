@@ -13,7 +13,7 @@
 #include "rl/config/data_files.h"
 #include "rl/config/eval_sets.h"
 #include "rl/config/load.h"
-#include "rl/data/sft_batches.h"
+#include "rl/data/document_batches.h"
 #include "rl/data/text_data.h"
 #include "tests/support/temporary_directory.h"
 

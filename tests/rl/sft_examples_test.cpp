@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "rl/data/document_batches.h"
 #include "rl/data/json_lines.h"
 #include "rl/data/prompt_set.h"
-#include "rl/data/sft_batches.h"
 #include "rl/data/sft_file.h"
 #include "tests/support/temporary_directory.h"
 
@@ -59,7 +59,7 @@ class Files {
     }
     return examples;
   }
-  SftSummary summary(const Config& config, int64_t bytes = 1 << 20) const {
+  DocumentSummary summary(const Config& config, int64_t bytes = 1 << 20) const {
     const auto letters = tokenizer();
     SftFile file(config.data.sft, config, letters, {2});
     return summarize(file, bytes);
@@ -163,7 +163,7 @@ TEST_CASE("documents that are too long are dropped or cut as data.on_overlong sa
       ChatTemplate::kNone);
   config.train.tokens_per_micro_batch = 2;
   config.data.on_overlong = OnOverlong::kDrop;
-  SftSummary summary = files.summary(config);
+  DocumentSummary summary = files.summary(config);
   CHECK(summary.problems.empty());
   CHECK(summary.usable == 1);
   auto examples = files.read_all(config);
@@ -228,7 +228,7 @@ TEST_CASE("a look at the beginning of a file counts its documents and finds its 
                         : "{\"prompt\": \"a\", \"completion\": \"b\"}\n\n";
   }
   const Config config = files.config(lines, ChatTemplate::kNone);
-  SftSummary summary = files.summary(config);
+  DocumentSummary summary = files.summary(config);
   CHECK(summary.documents == 10);
   CHECK(summary.checked == 10);
   REQUIRE(summary.problems.size() == 2);

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "rl/config/task.h"
 #include "rl/preflight/preflight.h"
 #include "rl/preflight/run_memory.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -97,7 +98,7 @@ std::vector<Finding> recipe_findings(const rl::Config& config) {
     findings.push_back({Health::kBad, "model.device: " + problem,
                         "use a machine that has it, or model.device: auto"});
   }
-  if (config.algorithm.task == rl::Task::kSft) {
+  if (!rl::samples_completions(config)) {
     return findings;
   }
   add(bind_finding, "bridge.rollout_address", config.bridge.rollout_address);

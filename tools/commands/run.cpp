@@ -2,6 +2,7 @@
 // rollout workers on this machine, monitors them, and stops them.
 #include <memory>
 
+#include "rl/config/task.h"
 #include "rl/report/log.h"
 #include "rl/trainer/run_directory.h"
 #include "tools/commands/commands.h"
@@ -22,7 +23,7 @@ struct RunOptions {
 };
 
 std::vector<std::string> trainer_options(const RunOptions& options, const rl::Config& config) {
-  const bool samples = config.algorithm.task != rl::Task::kSft;
+  const bool samples = rl::samples_completions(config);
   const int64_t workers = samples ? config.rollout.num_workers * config.rollout.worker_threads : 0;
   std::vector<std::string> words{"--checked", "--spare-cores", std::to_string(workers)};
   if (options.steps > 0) {

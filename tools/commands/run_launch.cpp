@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "rl/config/task.h"
 #include "rl/report/log.h"
 #include "rl/setup/model_device.h"
 #include "rl/setup/sharding.h"
@@ -35,7 +36,7 @@ LaunchOptions launch_options(const rl::Config& config, const RunProcesses& run) 
   LaunchOptions options;
   options.num_trainers = run.num_trainers;
   options.trainer_args = arguments("train", run, run.trainer_options);
-  const bool samples = run.with_workers && config.algorithm.task != rl::Task::kSft;
+  const bool samples = run.with_workers && rl::samples_completions(config);
   for (int64_t worker = 0; samples && worker < config.rollout.num_workers; ++worker) {
     options.worker_args.push_back(
         arguments("rollout", run, {"--worker-id", "worker" + std::to_string(worker)}));

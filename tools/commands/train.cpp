@@ -15,11 +15,13 @@
 #include <thread>
 
 #include "rl/config/batch_arithmetic.h"
+#include "rl/config/task.h"
 #include "rl/report/log.h"
 #include "rl/report/start_record.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/rollouts/prime_rl_source.h"
 #include "rl/setup/product_choice.h"
+#include "rl/trainer/preferences.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/run_directory.h"
 #include "rl/trainer/sft.h"
@@ -77,9 +79,10 @@ bool check_run(const TrainOptions& options, const rl::LoadedConfig& loaded,
     return true;
   }
   const bool recorded = !options.rollouts.empty();
-  if (loaded.config.algorithm.task == rl::Task::kSft && (recorded || !options.prime_rl.empty())) {
-    std::cerr << (recorded ? "--rollouts" : "--prime-rl")
-              << ": algorithm.task sft trains on data.sft and takes no rollouts\n";
+  if (!rl::samples_completions(loaded.config) && (recorded || !options.prime_rl.empty())) {
+    std::cerr << (recorded ? "--rollouts" : "--prime-rl") << ": algorithm.task "
+              << to_string(loaded.config.algorithm.task) << " trains on "
+              << rl::training_files(loaded.config).key << " and takes no rollouts\n";
     return false;
   }
   if (options.checked) {
@@ -155,6 +158,19 @@ rl::Config with_chosen_products(const TrainOptions& options, rl::Config config,
   return config;
 }
 
+// The loop of the run's task. source: of rank 0, if the task samples completions.
+void train(rl::TrainingRun& run, rl::RolloutSource* source) {
+  switch (run.config().algorithm.task) {
+    case rl::Task::kRl:
+      return rl::train_rl(run, source);
+    case rl::Task::kSft:
+      return rl::train_sft(run);
+    case rl::Task::kDpo:
+    case rl::Task::kRewardModel:
+      return rl::train_preferences(run);
+  }
+}
+
 // Returns the signal that stopped the run, or 0.
 int train_rank(const TrainOptions& options, const Start& start, const rl::Config& loaded,
                const Ranks& ranks) {
@@ -170,17 +186,13 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
   run.emplace(std::move(run_options), ranks.mesh, ranks.comms);
   run->ranks().on_main([&] {
     begin(options, start, config);
-    if (config.algorithm.task != rl::Task::kSft) {
+    if (rl::samples_completions(config)) {
       source = make_source(options, config, *run);
     }
   });
   finish_on_stop_signals();
   try {
-    if (config.algorithm.task == rl::Task::kSft) {
-      rl::train_sft(*run);
-    } else {
-      rl::train_rl(*run, source.get());
-    }
+    train(*run, source.get());
   } catch (const std::exception& error) {
     if (run->ranks().is_main()) {
       rl::append_end(options.run_dir, "failed", error_text(error));
@@ -198,8 +210,7 @@ int train_rank(const TrainOptions& options, const Start& start, const rl::Config
 int dry_run_of(const TrainOptions& options, const rl::LoadedConfig& loaded) {
   const bool given = loaded.config.algorithm.advantage.estimator == rl::AdvantageEstimator::kGiven;
   const bool recorded = given || !options.rollouts.empty() || !options.prime_rl.empty();
-  const bool fine_tuning = loaded.config.algorithm.task == rl::Task::kSft;
-  return dry_run(loaded, recorded && !fine_tuning, options.nproc);
+  return dry_run(loaded, recorded && rl::samples_completions(loaded.config), options.nproc);
 }
 
 // Sets train.threads of 0 if workers on this machine need cores too: the ranks share the others.

@@ -10,6 +10,7 @@
 #include "engine/io/model_config_json.h"
 #include "rl/config/enums.h"
 #include "rl/config/load.h"
+#include "rl/config/task.h"
 #include "rl/config/unread_keys.h"
 #include "tools/dry_run/made_up_data.h"
 #include "tools/dry_run/made_up_tokenizer.h"
@@ -198,7 +199,7 @@ PreparedDryRun prepare_dry_run(const DryRunRequest& request) {
   use_small_model(config, request.dir / "model");
   use_small_files(config, request.dir);
   use_small_data(config, request.dir);
-  if (config.algorithm.task != rl::Task::kSft) {
+  if (rl::samples_completions(config)) {
     for (std::string& line : left_out_rewards(config)) {
       prepared.lines.push_back(std::move(line));
     }

@@ -13,6 +13,7 @@
 
 #include "rl/config/enums.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/task.h"
 #include "rl/data/record_set.h"
 #include "rl/data/text_data.h"
 #include "rl/rewards/python_reward.h"
@@ -178,6 +179,24 @@ std::vector<std::string> made_up_documents(const rl::Config& config) {
   return lines;
 }
 
+std::vector<std::string> made_up_pairs(const rl::Config& config) {
+  std::vector<std::string> lines;
+  for (int64_t line = 0; line < kDryRunLines; ++line) {
+    const json prompt = question(config, line);
+    const auto side = [&](int64_t error) -> json {
+      const std::string text = "It is " + std::to_string(line % 7 + line % 5 + error) + ".";
+      return prompt.is_string() ? json(text)
+                                : json::array({{{"role", "assistant"}, {"content", text}}});
+    };
+    lines.push_back(json{
+        {config.data.prompt_key, prompt},
+        {config.data.chosen_key, side(0)},
+        {config.data.rejected_key,
+         side(1)}}.dump());
+  }
+  return lines;
+}
+
 using MakeLines = std::function<std::vector<std::string>(const rl::Config&)>;
 
 void use_small_file(std::string& path, const rl::Config& config, const MakeLines& make_lines,
@@ -238,6 +257,14 @@ void use_small_data(rl::Config& config, const fs::path& dir) {
       use_small_file(data.sft_eval, config, made_up_documents, dir / "sft_eval.jsonl");
     }
     use_small_sets(config, made_up_documents, dir);
+    return;
+  }
+  if (rl::learns_preferences(config)) {
+    use_small_file(data.preferences, config, made_up_pairs, dir / "preferences.jsonl");
+    if (!data.preferences_eval.empty()) {
+      use_small_file(data.preferences_eval, config, made_up_pairs, dir / "preferences_eval.jsonl");
+    }
+    use_small_sets(config, made_up_pairs, dir);
     return;
   }
   use_small_sets(config, made_up_prompts, dir);

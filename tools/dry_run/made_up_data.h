@@ -13,10 +13,11 @@ namespace ringside::tools {
 // Lines of each file.
 inline constexpr int64_t kDryRunLines = 16;
 
-// Makes data.train, data.eval, data.sft, data.sft_eval and eval.sets name files in `dir` that a dry
-// run can read: the first lines of a JSONL file that exists, another file that exists or one whose
-// records name images as it is, and made-up lines where there is no file. A made-up answer suits
-// the rewards of `config`. Throws: std::runtime_error when a file cannot be written.
+// Makes the keys of the task's files and of its held-out files, eval.sets among them, name files in
+// `dir` that a dry run can read: the first lines of a JSONL file that exists, another file that
+// exists or one whose records name images as it is, and made-up lines where there is no file. A
+// made-up answer suits the rewards of `config`. Throws: std::runtime_error when a file cannot be
+// written.
 void use_small_data(rl::Config& config, const std::filesystem::path& dir);
 
 // Rewards of `config` that this machine can compute without a server, as the text of

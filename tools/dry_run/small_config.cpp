@@ -5,6 +5,7 @@
 
 #include "rl/config/enums.h"
 #include "rl/config/schema.h"
+#include "rl/config/task.h"
 #include "rl/config/unread_keys.h"
 
 namespace ringside::tools {
@@ -74,10 +75,10 @@ void shrink_train(rl::Config& config) {
   config.train.threads = 1;
   at_most(config.train.tokens_per_micro_batch, kMicroBatchTokens);
   at_most(config.train.batch_size, kDocuments);
-  const bool sft = config.algorithm.task == rl::Task::kSft;
-  at_most(
-      config.train.num_mini_batches,
-      sft ? config.train.batch_size : config.rollout.prompts_per_step * config.rollout.group_size);
+  const bool samples = rl::samples_completions(config);
+  at_most(config.train.num_mini_batches,
+          samples ? config.rollout.prompts_per_step * config.rollout.group_size
+                  : config.train.batch_size);
   const int64_t image_tokens = config.data.image_key.empty() ? 0 : kImageTokens;
   at_most(config.data.max_length, kPromptTokens + image_tokens + kCompletionTokens);
   config.data.on_overlong = rl::OnOverlong::kTruncate;

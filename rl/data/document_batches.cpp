@@ -1,4 +1,4 @@
-#include "rl/data/sft_batches.h"
+#include "rl/data/document_batches.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,20 +10,23 @@ constexpr std::size_t kAhead = 4;  // steps
 
 }  // namespace
 
-SftBatches::SftBatches(std::unique_ptr<SftFile> file, const Options& options)
+template <class File>
+DocumentBatches<File>::DocumentBatches(std::unique_ptr<File> file, const Options& options)
     : file_(std::move(file)),
       options_(options),
       order_(file_->records().parts(), options.seed, options.shuffle, /*cached_passes=*/1),
       thread_([this](const std::stop_token& stop) { loop(stop); }) {}
 
-SftBatches::~SftBatches() = default;
+template <class File>
+DocumentBatches<File>::~DocumentBatches() = default;
 
-SftStep SftBatches::read_step(int64_t step) {
-  SftStep result;
+template <class File>
+typename DocumentBatches<File>::Step DocumentBatches<File>::read_step(int64_t step) {
+  Step result;
   const int64_t begin = step * options_.batch_size;
   const int64_t end = std::min(begin + options_.batch_size, options_.end);
   for (int64_t position = begin; position < end; ++position) {
-    SftFile::Read read = file_->read(order_.at(position));
+    auto read = file_->read(order_.at(position));
     result.overlong += read.overlong ? 1 : 0;
     if (read.example) {
       result.examples.push_back(*std::move(read.example));
@@ -32,9 +35,10 @@ SftStep SftBatches::read_step(int64_t step) {
   return result;
 }
 
-void SftBatches::loop(const std::stop_token& stop) {
+template <class File>
+void DocumentBatches<File>::loop(const std::stop_token& stop) {
   for (int64_t step = options_.first_step; !stop.stop_requested(); ++step) {
-    SftStep read;
+    Step read;
     std::exception_ptr failure;
     try {
       read = read_step(step);
@@ -55,16 +59,20 @@ void SftBatches::loop(const std::stop_token& stop) {
   }
 }
 
-SftStep SftBatches::next() {
+template <class File>
+typename DocumentBatches<File>::Step DocumentBatches<File>::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || failure_; });
   if (ready_.empty()) {
     std::rethrow_exception(failure_);
   }
-  SftStep step = std::move(ready_.front());
+  Step step = std::move(ready_.front());
   ready_.pop_front();
   changed_.notify_all();
   return step;
 }
+
+template class DocumentBatches<SftFile>;
+template class DocumentBatches<PreferenceFile>;
 
 }  // namespace ringside::rl
