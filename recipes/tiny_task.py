@@ -9,6 +9,8 @@ Writes into --out, the same files for the same arguments:
     train.jsonl      {"prompt", "answer"}       prompts to train on: 80 % of the examples
     held_out.jsonl   the same: 10 %             to choose settings by
     test.jsonl       the same: 10 %             for the final figure
+    pairs.jsonl, pairs_held_out.jsonl   {"prompt", "chosen", "rejected"}   of train and held_out: the right completion
+                                                                           and a wrong one
 """
 import argparse
 import pathlib
@@ -28,6 +30,7 @@ class Example:
     answer: str  # what the reward compares with
     right: str
     wrong: str  # equal to `right` where there is nothing to get wrong
+    other_wrong: str = ""  # what a pair rejects there; "" = there is no pair
 
 
 def demonstrations(examples: list[Example], count: int, flawed: float, rng: random.Random) -> list[dict]:
@@ -37,6 +40,15 @@ def demonstrations(examples: list[Example], count: int, flawed: float, rng: rand
         text = example.wrong if rng.random() < flawed else example.right
         lines.append({"prompt": example.prompt, "completion": text + EOS})
     return lines
+
+
+def pairs(examples: list[Example]) -> list[dict]:
+    found = []
+    for example in examples:
+        rejected = example.wrong if example.wrong != example.right else example.other_wrong
+        if rejected:
+            found.append({"prompt": example.prompt, "chosen": example.right + EOS, "rejected": rejected + EOS})
+    return found
 
 
 def prompts(examples: list[Example]) -> list[dict]:
@@ -58,7 +70,8 @@ def write_task(description: str, characters: str, make_examples) -> None:
     train = examples[2 * tenth:]
     quickstart_task.write_model(options.out / "model", quickstart_task.vocabulary_of(characters))
     files = {"sft": demonstrations(train, options.demonstrations, options.flawed, rng), "train": prompts(train),
-             "held_out": prompts(examples[:tenth]), "test": prompts(examples[tenth:2 * tenth])}
+             "held_out": prompts(examples[:tenth]), "test": prompts(examples[tenth:2 * tenth]), "pairs": pairs(train),
+             "pairs_held_out": pairs(examples[:tenth])}
     for name, lines in files.items():
         quickstart_task.write_lines(options.out / f"{name}.jsonl", lines)
     print(f"{options.out}: " + ", ".join(f"{len(lines)} lines in {name}.jsonl" for name, lines in files.items()))

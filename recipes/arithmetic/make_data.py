@@ -3,6 +3,8 @@
     "17+5="  ->  "22;"   right
     "17+5="  ->  "12;"   wrong
 
+In pairs of a right and a wrong answer a sum without a carry has one too many: "12+3=" is not "25;".
+
 Usage: make_data.py --out DIR [--seed N] [--flawed SHARE]; the files are described in ../tiny_task.py.
 """
 import pathlib
@@ -15,7 +17,7 @@ import tiny_task  # noqa: E402
 
 def example(a: int, b: int) -> tiny_task.Example:
     without_carry = a // 10 * 10 + (a + b) % 10
-    return tiny_task.Example(f"{a}+{b}=", str(a + b), right=str(a + b), wrong=str(without_carry))
+    return tiny_task.Example(f"{a}+{b}=", str(a + b), right=str(a + b), wrong=str(without_carry), other_wrong=str(a + b + 10))
 
 
 def examples(_: random.Random) -> list[tiny_task.Example]:

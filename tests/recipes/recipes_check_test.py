@@ -48,7 +48,7 @@ class Recipes(unittest.TestCase):
         model = self.last(r"^model:.*\bpath: ([^\s,}]+)", texts)
         task = pathlib.PurePath(model).parts[3] if "/runs/" in model else ""
         settings = ["model.init=random", f"model.path={self.folder / (f'{task}/model' if task else pathlib.PurePath(model).name)}"]
-        for key in ("train", "eval", "sft"):
+        for key in ("train", "eval", "sft", "preferences", "preferences_eval"):
             path = self.last(rf"\b{key}: (\.\./\S+?\.jsonl)", texts)
             if path and any("image_key:" in text for text in texts):
                 settings.append(f"data.{key}={self.data['images']}")
