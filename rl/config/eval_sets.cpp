@@ -84,7 +84,7 @@ std::string absolute_eval_sets(const std::string& text, const std::filesystem::p
 }
 
 std::vector<EvalSet> eval_sets(const Config& config) {
-  const TrainingFiles unnamed = held_out_files(config);
+  const NamedFiles unnamed = held_out_files(config);
   std::vector<EvalSet> sets;
   if (!unnamed.files.empty()) {
     sets.push_back({"", unnamed.files, unnamed.key});

@@ -36,12 +36,13 @@ inline int64_t longest_document(const Config& config) {
              : config.data.max_length;
 }
 
-// The key that names the files that are trained on, and its value.
-struct TrainingFiles {
+// A key that names files, and its value.
+struct NamedFiles {
   const char* key;
   const std::string& files;
 };
-inline TrainingFiles training_files(const Config& config) {
+// The files that are trained on.
+inline NamedFiles training_files(const Config& config) {
   switch (config.algorithm.task) {
     case Task::kSft:
       return {"data.sft", config.data.sft};
@@ -53,8 +54,8 @@ inline TrainingFiles training_files(const Config& config) {
   }
 }
 
-// The same of the held-out files without a name.
-inline TrainingFiles held_out_files(const Config& config) {
+// The held-out files without a name of their own.
+inline NamedFiles held_out_files(const Config& config) {
   switch (config.algorithm.task) {
     case Task::kSft:
       return {"data.sft_eval", config.data.sft_eval};

@@ -423,7 +423,7 @@ void check_prompt_files(const Config& config, const PreflightScope& scope, const
 }
 
 void check_document_files(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  const TrainingFiles trained = training_files(config);
+  const NamedFiles trained = training_files(config);
   check_documents(trained.key, trained.files, config, files, report);
   for (const EvalSet& set : eval_sets(config)) {
     if (config.eval.every > 0) {

@@ -38,7 +38,7 @@ std::vector<std::string> unusual_values(const Config& config, int64_t cores) {
   if (config.optimizer.learning_rate == 0) {
     notes.push_back(warning("optimizer.learning_rate", "is 0: the weights do not change"));
   }
-  const TrainingFiles trained = training_files(config);
+  const NamedFiles trained = training_files(config);
   for (const EvalSet& set : eval_sets(config)) {
     if (config.eval.every > 0 && set.files == trained.files) {
       notes.push_back(warning(set.key, "names the files of " + std::string(trained.key) +
