@@ -1,5 +1,5 @@
-// One forward and backward on the stand-in, with the device bytes of rank 0 and those that shapes
-// predict.
+// One forward and backward on the stand-in, with Muon the optimizer step too, with the device bytes
+// of rank 0 and those that shapes predict.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,6 +30,7 @@ struct PassLayout {
   std::optional<engine::AdapterShape> adapters{};
   sp::Placement placement = sp::Placement::kDocumentAware;
   engine::VisionTraining vision = engine::VisionTraining::kNothing;
+  bool muon = false;
 
   rl::ParallelConfig parallel() const {
     rl::ParallelConfig config;
@@ -85,6 +86,7 @@ inline engine::PassShape pass_shape(const sp::MicroBatch& batch, const engine::M
                                        ? mesh.size(rl::expert_shard_axes(layout.parallel()).shard)
                                        : shape.state.shard_ranks;
   shape.adapters = layout.adapters;
+  shape.state.muon = layout.muon;
   shape.vision = layout.vision;
   if (batch.image_plan != nullptr) {
     const sp::ImagePlan& plan = *batch.image_plan;
@@ -129,8 +131,12 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
       decoder->add_adapters(layout.adapters->options).init_random(2);
     }
     decoder->set_activation_options(layout.activations);
+    engine::AdamWOptions optimizer;
+    if (layout.muon) {
+      optimizer.muon.emplace();
+    }
     engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(std::move(decoder)), comms,
-                               engine::AdamWOptions{});
+                               optimizer);
     if (images) {
       runner.take_images(images());
     }
@@ -153,6 +159,9 @@ inline MeasuredPass measure_pass(const engine::ModelConfig& config, at::ScalarTy
       }
       return output.logprobs_n.sum() * -1e-3;
     });
+    if (layout.muon) {
+      runner.step(1e-3, 1.0);
+    }
     if (is_measured) {
       pass.peak = scope.peak_bytes(0);
       pass.predicted = engine::estimate_memory(
