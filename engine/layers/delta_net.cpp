@@ -238,7 +238,7 @@ at::Tensor DeltaNet::mix(const at::Tensor& projected, const LayerPass& pass) con
 Support DeltaNet::supports(Feature feature) const {
   switch (feature) {
     case Feature::kAdapters:
-      return Support::no("models with gated delta nets have none; train all parameters");
+      return Support::yes();
     case Feature::kPackedBase:
       return Support::no("gated delta nets cannot be quantised");
     case Feature::kAsyncUlysses:

@@ -11,8 +11,8 @@ namespace ringside::engine {
 // q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj: "all-linear".
 const std::vector<std::string>& adapter_targets();
 
-// Those, the projections of latent attention (q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj),
-// and those of models that have several in one tensor (qkv_proj, gate_up_proj).
+// Those, the projections of latent attention (q_a_proj, ...) and of gated delta nets (in_proj_qkv,
+// ..., out_proj), and those of models that have several in one tensor (qkv_proj, gate_up_proj).
 const std::vector<std::string>& known_adapter_targets();
 
 // The projections that `text` names, in the order of known_adapter_targets(): "all-linear", or

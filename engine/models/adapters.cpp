@@ -82,19 +82,11 @@ std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const Mode
     const Support channels = layer.channel_mixer().supports(Feature::kAdapters);
     note = channels ? note : "; " + channels.reason();
   }
-  std::map<std::string, std::size_t> layers_with;  // of each projection that can have adapters
-  for (const DecoderLayer& layer : layers) {
-    for (const LinearSpec& linear : layer.table().linears()) {
-      for (const Projection& projection : linear.projections) {
-        layers_with[projection.module] += is_known_target(projection.module) ? 1 : 0;
-      }
-    }
-  }
-  const auto in_all = [&](const std::string& module) {
-    return layers_with[module] == layers.size();
+  // By the name of an MLP's projection PEFT means those of experts, in models that have any.
+  const auto can = [&](const std::string& module) {
+    return is_known_target(module) && (note.empty() || !module.starts_with("mlp."));
   };
-  std::string names;
-  std::size_t found = 0;
+  std::vector<std::string> names;  // that can have adapters, in some layer
   std::vector<std::vector<Fused>> targeted;
   for (const DecoderLayer& layer : layers) {
     std::vector<Fused>& of_layer = targeted.emplace_back();
@@ -102,11 +94,10 @@ std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const Mode
       Fused kept{linear.weight, {}};
       int64_t row = 0;
       for (const auto& [module, outputs, cut] : linear.projections) {
-        if (in_all(module) && targeted.size() == 1) {
-          names += (names.empty() ? "" : ", ") + name_of(module);
-          found += is_target(options, module) ? 1 : 0;
+        if (can(module) && std::ranges::find(names, name_of(module)) == names.end()) {
+          names.push_back(name_of(module));
         }
-        if (in_all(module) && is_target(options, module)) {
+        if (can(module) && is_target(options, module)) {
           kept.targets.push_back({module, linear.inputs, outputs, row, cut});
         }
         row += cuts_rows(cut) ? sp::total_size(cut.of_part[tensor.rank]) : outputs;
@@ -116,7 +107,10 @@ std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const Mode
       }
     }
   }
-  TORCH_CHECK(found == options.targets.size(), "adapters: of ", options.targets,
+  const auto found = std::ranges::count_if(names, [&](const std::string& name) {
+    return std::ranges::find(options.targets, name) != options.targets.end();
+  });
+  TORCH_CHECK(found == std::ssize(options.targets), "adapters: of ", options.targets,
               " the model has only ", found, note, "; name projections out of ", names);
   return targeted;
 }
@@ -187,7 +181,16 @@ std::vector<at::Tensor> Adapters::split_layers() const {
   if (stage_.layers.empty()) {
     return {};
   }
-  return unit_.flat().split(unit_.flat().numel() / stage_.layers.size());
+  std::vector<int64_t> sizes;
+  for (int64_t layer = stage_.layers.begin; layer < stage_.layers.end; ++layer) {
+    int64_t& size = sizes.emplace_back(0);
+    for (const Fused& fused : layers_[layer]) {
+      for (const Target& target : fused.targets) {
+        size += options_.rank * (target.inputs + target.outputs);
+      }
+    }
+  }
+  return unit_.flat().split_with_sizes(sizes);
 }
 
 void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Tensor& leaf,
@@ -203,6 +206,9 @@ void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Ten
     for (const Target& target : fused.targets) {
       add(target.outputs, options_.rank);
     }
+  }
+  if (sizes.empty()) {
+    return;
   }
   const bool casts = leaf.scalar_type() != compute_dtype;
   const std::vector<at::Tensor> leaves = leaf.split_with_sizes(sizes);
@@ -242,8 +248,12 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
     weights[spec.name] = flat.narrow(0, offset, spec.numel()).view(spec.shape);
     offset += spec.numel();
   }
-  const auto of_layer = unit_.specs().size() / static_cast<std::size_t>(stage_.layers.size());
-  std::size_t i = of_layer * stage_.place(layer);
+  std::size_t i = 0;
+  for (int64_t before = stage_.layers.begin; before < layer; ++before) {
+    for (const Fused& fused : layers_[before]) {
+      i += 2 * fused.targets.size();
+    }
+  }
   for (const Fused& fused : layers_[layer]) {
     const std::size_t parts = fused.targets.size();
     for (std::size_t p = 0; p < parts; ++p) {

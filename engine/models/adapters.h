@@ -29,7 +29,7 @@ struct AdapterOptions {
 
 // Whether a model can have such adapters.
 // Throws: c10::Error unless rank and alpha are positive and the targets are projections of the
-// model, at least one, each once. Experts have none, nor do models with gated delta nets.
+// model, at least one, each once. Experts have none, nor have MLPs beside them.
 void check_adapter_options(const ModelConfig& config, const AdapterOptions& options);
 
 // All factors are one unit, because they are small and one sum over the ranks costs less than one a
@@ -92,8 +92,8 @@ class Adapters {
     std::vector<Target> targets;
   };
   friend void check_adapter_options(const ModelConfig&, const AdapterOptions&);
-  // The targets of every layer of the model. They are the same projections in each, perhaps at
-  // other slots.
+  // The targets of every layer of the model: those of its projections that are named, so layers may
+  // differ in them.
   static std::vector<std::vector<Fused>> targets_of_layers(const ModelConfig& config,
                                                            const AdapterOptions& options,
                                                            const TensorPlace& tensor = {});

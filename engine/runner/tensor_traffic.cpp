@@ -1,7 +1,6 @@
 #include "engine/runner/tensor_traffic.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -39,33 +38,44 @@ struct SentRows {
   }
 };
 
-// Gradients of the model's first layer. With adapters the embedding has none, nor has the layer's
-// input, unless a recomputed layer asks for it.
-struct FirstLayer {
-  bool embedding = true;
-  Backwards tokens, channels;
+// Which gathers and sums of a layer have a backward. With adapters the embedding has no gradient,
+// nor has the residual stream before the first adapter, unless recomputed layers ask for it.
+class GradientFlow {
+ public:
+  GradientFlow(const Adapters* adapters, bool embeds, bool recomputes)
+      : adapters_(adapters), stream_(adapters == nullptr || !embeds || recomputes) {}
 
-  FirstLayer(const Adapters* adapters, bool recomputes) {
-    if (adapters == nullptr) {
-      return;
+  struct OfLayer {
+    Backwards tokens, channels;
+  };
+  // Of the next layer, the model's layer `index`.
+  OfLayer next(int64_t index) {
+    bool latents = false, tokens = false, channels = false;
+    if (adapters_ != nullptr) {
+      const std::string place = "layers." + std::to_string(index) + ".";
+      for (const ParamSpec& spec : adapters_->unit().specs()) {
+        const std::size_t begin = spec.name.find("." + place);
+        if (begin == std::string::npos) {
+          continue;
+        }
+        const std::string_view module =
+            std::string_view(spec.name).substr(begin + 1 + place.size());
+        // What these give is gathered.
+        latents = latents || module.starts_with("self_attn.q_a_proj.") ||
+                  module.starts_with("self_attn.kv_a_proj_with_mqa.");
+        (module.starts_with("mlp.") ? channels : tokens) = true;
+      }
     }
-    embedding = false;
-    if (recomputes) {
-      return;
-    }
-    const std::vector<std::string>& targets = adapters->options().targets;
-    const auto any_of = [&](std::initializer_list<std::string_view> names) {
-      return std::ranges::any_of(
-          targets, [&](const std::string& name) { return std::ranges::count(names, name) > 0; });
-    };
-    const auto of_mlp = [](const std::string& name) {
-      return name == "gate_proj" || name == "up_proj" || name == "down_proj" ||
-             name == "gate_up_proj";
-    };
-    tokens.gathered = any_of({"q_a_proj", "kv_a_proj_with_mqa"});  // what they give is gathered
-    tokens.summed = !std::ranges::all_of(targets, of_mlp);
-    channels.gathered = tokens.summed;
+    OfLayer of_layer;
+    of_layer.tokens = {stream_ || latents, stream_ || tokens};
+    of_layer.channels = {of_layer.tokens.summed, of_layer.tokens.summed || channels};
+    stream_ = of_layer.channels.summed;
+    return of_layer;
   }
+
+ private:
+  const Adapters* adapters_;
+  bool stream_;
 };
 
 }  // namespace
@@ -81,17 +91,18 @@ int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
   for (const Decoder* stage : model.stages()) {
     const int64_t forwards = stage->activation_options().recompute == Recompute::kNone ? 1 : 2;
     const int64_t hidden = stage->config().hidden_size;
-    const FirstLayer first(stage->adapters(), forwards > 1);
+    const Adapters* adapters = stage->adapters();
+    GradientFlow flow(adapters, stage->stage().embeds, forwards > 1);
     if (stage->stage().embeds) {
-      elements += sent.elements({0, hidden}, /*forwards=*/1, {.summed = first.embedding});
+      elements += sent.elements({0, hidden}, /*forwards=*/1, {.summed = adapters == nullptr});
     }
     const sp::Range& layers = stage->stage().layers;
     for (int64_t i = layers.begin; i < layers.end; ++i) {
-      const bool is_first = i == 0;
-      elements += sent.elements(stage->layer(i).token_mixer().tensor_widths(), forwards,
-                                is_first ? first.tokens : Backwards()) +
-                  sent.elements(stage->layer(i).channel_mixer().tensor_widths(), forwards,
-                                is_first ? first.channels : Backwards());
+      const GradientFlow::OfLayer of_layer = flow.next(i);
+      elements +=
+          sent.elements(stage->layer(i).token_mixer().tensor_widths(), forwards, of_layer.tokens) +
+          sent.elements(stage->layer(i).channel_mixer().tensor_widths(), forwards,
+                        of_layer.channels);
     }
   }
   const std::vector<int64_t> entries = divide_entries(input.batch->source_n, rows).entries_of;

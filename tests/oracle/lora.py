@@ -20,12 +20,15 @@ import ringside_cli
 import tiny_models
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# family, query heads, KV heads, tied, target_modules of PEFT
+# family, query heads, KV heads, tied, target_modules of PEFT. Without heads: one of tiny_models.FAMILIES
 MODELS = [
     ("qwen3", 4, 2, True, "all-linear"),
     ("qwen2", 5, 5, False, ["q_proj", "v_proj", "down_proj"]),
     ("llama", 6, 2, False, ["k_proj", "o_proj", "up_proj"]),
     ("deepseek_v3", 4, 4, False, ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
+    ("qwen3_5", None, None, False, ["k_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a",
+                                    "out_proj"]),
+    ("qwen3_next", None, None, False, ["q_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj"]),
 ]
 LOGPROB_TOLERANCE = 1e-5
 MERGE_TOLERANCE = 1e-6
@@ -78,7 +81,8 @@ def check_logprobs(folder: pathlib.Path) -> int:
     (folder / "in.jsonl").write_text("".join(f'{{"ids": {ids}}}\n' for ids in documents))
     for family, heads, kv_heads, tied, targets in MODELS:
         # Narrower than hf_logprobs' models: their fp32 rounding alone exceeds the tolerance here.
-        model = tiny_models.make_model(tiny_models.make_config(family, heads, kv_heads, tied), 5, std=0.08)
+        config = tiny_models.make_config(family, heads, kv_heads, tied) if heads else tiny_models.make_family(family)
+        model = tiny_models.make_model(config, 5, std=0.08)
         model_dir = tiny_models.save(model, folder / f"model-{family}")
         adapted = make_adapted(model, targets, 7)
         adapter_dir = folder / f"adapter-{family}"

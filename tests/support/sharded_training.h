@@ -48,6 +48,7 @@ struct ShardLayout {
   int64_t tensor = 1;
   int64_t lora_rank = 0;                             // 0: all parameters are trained
   std::optional<engine::QuantisedFormat> base = {};  // of the adapters
+  std::vector<std::string> lora_targets = engine::adapter_targets();
   int64_t pipeline = 1, stages_per_rank = 1;
   sp::PipelineSchedule schedule = sp::PipelineSchedule::kOneForwardOneBackward;
   int64_t warm_up = 0;
@@ -160,7 +161,7 @@ inline std::vector<std::unique_ptr<engine::Decoder>> random_stages(
         std::ref(draw));
     draw_corrections(*decoder);
     if (layout.lora_rank > 0) {
-      decoder->add_adapters({layout.lora_rank, 16.0, engine::adapter_targets()}).init_random(5);
+      decoder->add_adapters({layout.lora_rank, 16.0, layout.lora_targets}).init_random(5);
     }
     decoder->set_activation_options(layout.activations);
     stages.push_back(std::move(decoder));
