@@ -51,6 +51,41 @@ class TailReader : public CallReader {
   std::string text_;  // from the marker on, or what may be its beginning
 };
 
+// A format whose calls stand in blocks between two markers, after the content. White space before
+// them is dropped, and so is text between and behind them. Without a call all is content.
+class BlockReader : public CallReader {
+ public:
+  // The calls of a block. closed: its closing marker came; otherwise the text ended.
+  using ReadBlock = std::function<std::vector<ToolCall>(std::string_view block, bool closed)>;
+  // Whether a block ends with this text, which a closing marker follows.
+  using IsWhole = std::function<bool(std::string_view block)>;
+
+  // open, close: outlive the reader.
+  BlockReader(
+      std::string_view open, std::string_view close, ReadBlock read_block,
+      IsWhole is_whole = [](std::string_view) { return true; });
+
+  ParsedMessage read(std::string_view piece) override;
+  ParsedMessage end() override;
+  bool has_calls() const override { return has_calls_; }
+
+ private:
+  bool step_content(ParsedMessage& out);
+  bool step_block(ParsedMessage& out);
+  void add_content(std::string_view text, ParsedMessage& out);
+  void end_block(std::string_view block, bool closed, ParsedMessage& out);
+
+  std::string_view open_, close_;
+  ReadBlock read_block_;
+  IsWhole is_whole_;
+  bool is_marked_ = false;  // an opening marker came
+  bool in_block_ = false;
+  bool has_calls_ = false;
+  std::size_t searched_ = 0;  // bytes of a block without an end
+  std::string text_;          // a block, or what may be the beginning of a marker
+  std::string held_;          // content if no call follows
+};
+
 // Without calls: all is content.
 class NoCalls : public CallReader {
  public:

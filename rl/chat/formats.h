@@ -53,6 +53,27 @@ std::unique_ptr<MessageParser> deepseek_v3_parser(const ParserOptions& options);
 // The same for DeepSeek V3.1, without type and block. Source: deepseek_v31 and deepseek_r1.
 std::unique_ptr<MessageParser> deepseek_v31_parser(const ParserOptions& options);
 
+// GLM 4.5 to 4.7: <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>,
+// anywhere in the content. Of a call whose end is missing the arguments count that are complete.
+// Source: glm45, for both.
+std::unique_ptr<MessageParser> glm_parser(const ParserOptions& options);
+
+// Kimi K2: <|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>{...}
+// <|tool_call_end|> after <|tool_calls_section_begin|>, with arguments that are not checked.
+// functions.NAME:NUMBER is the call's id. A call whose end is missing is dropped.
+// Source: kimi_k2, for both.
+std::unique_ptr<MessageParser> kimi_parser(const ParserOptions& options);
+
+// MiniMax M2: <invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>, several in
+// <minimax:tool_call> and its end, anywhere in the content. Of a call whose end is missing the
+// parameters count that are complete. Source: minimax_m2, for both.
+std::unique_ptr<MessageParser> minimax_parser(const ParserOptions& options);
+
+// Gemma 4: <|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>,KEY:VALUE}<tool_call|>, anywhere in the
+// content; reasoning between <|channel>thought and <channel|>. A call whose end is missing has what
+// came of its arguments. Source: gemma4, for both.
+std::unique_ptr<MessageParser> gemma4_parser(const ParserOptions& options);
+
 // GPT-OSS: harmony's messages. The channel analysis is reasoning, final and commentary without a
 // recipient are content, a recipient functions.NAME is called; other messages are dropped.
 // options.reasoning has no effect. Source: vllm/parser/harmony.py and openai_harmony 0.0.8.

@@ -12,6 +12,7 @@ namespace ringside::rl {
 struct ToolCall {
   std::string name;
   std::string arguments;  // JSON text, as OpenAI's protocol sends it; not checked in every format
+  std::string id = {};    // that the model gave the call; "" where its format has none
   bool operator==(const ToolCall&) const = default;
 };
 

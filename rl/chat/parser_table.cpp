@@ -16,13 +16,17 @@ struct NamedParser {
   const ReasoningTags* tags;  // null: the format marks reasoning itself
 };
 
-constexpr std::array<NamedParser, 8> kParsers = {{
+constexpr std::array<NamedParser, 12> kParsers = {{
     {"hermes", hermes_parser, &kQwenReasoning},
     {"qwen3_coder", qwen3_coder_parser, &kQwenReasoning},
     {"llama3_json", llama3_json_parser, &kDeepSeekReasoning},
     {"mistral", mistral_parser, &kMistralReasoning},
     {"deepseek_v3", deepseek_v3_parser, &kDeepSeekReasoning},
     {"deepseek_v31", deepseek_v31_parser, &kDeepSeekReasoning},
+    {"gemma4", gemma4_parser, &kGemmaReasoning},
+    {"glm45", glm_parser, &kGlmReasoning},
+    {"kimi_k2", kimi_parser, &kKimiReasoning},
+    {"minimax_m2", minimax_parser, &kMinimaxReasoning},
     {"gpt_oss", harmony_parser, nullptr},
     {"plain", plain_parser, &kDeepSeekReasoning},
 }};
@@ -45,29 +49,31 @@ const NamedParser& parser_of(std::string_view name) {
   return *found;
 }
 
-// A template that mentions all of `markers` and not `without` is for this parser.
+// A template that mentions all of `markers` is for this parser.
 struct TemplateRule {
   const char* parser;
   std::array<std::string_view, 2> markers;
-  std::string_view without;
 };
 
-// The first that fits counts. A template for <arg_key> (GLM) writes another format in <tool_call>.
-constexpr std::array<TemplateRule, 8> kRules = {{
-    {"gpt_oss", {"<|channel|>", "<|message|>"}, ""},
-    {"qwen3_coder", {"<tool_call>", "<function="}, ""},
-    {"deepseek_v3", {"<｜tool▁calls▁begin｜>", "```json"}, ""},
-    {"deepseek_v31", {"<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"}, ""},
-    {"mistral", {"[TOOL_CALLS]", ""}, ""},
-    {"hermes", {"<tool_call>", ""}, "<arg_key>"},
-    {"llama3_json", {"<|python_tag|>", ""}, ""},
-    {"llama3_json", {"<|start_header_id|>", "\"parameters\""}, ""},
+// The first that fits counts.
+constexpr std::array<TemplateRule, 12> kRules = {{
+    {"gpt_oss", {"<|channel|>", "<|message|>"}},
+    {"gemma4", {"<|tool_call>", "call:"}},
+    {"glm45", {"<tool_call>", "<arg_key>"}},
+    {"kimi_k2", {"<|tool_calls_section_begin|>", ""}},
+    {"minimax_m2", {"<minimax:tool_call>", ""}},
+    {"qwen3_coder", {"<tool_call>", "<function="}},
+    {"deepseek_v3", {"<｜tool▁calls▁begin｜>", "```json"}},
+    {"deepseek_v31", {"<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"}},
+    {"mistral", {"[TOOL_CALLS]", ""}},
+    {"hermes", {"<tool_call>", ""}},
+    {"llama3_json", {"<|python_tag|>", ""}},
+    {"llama3_json", {"<|start_header_id|>", "\"parameters\""}},
 }};
 
 bool fits(const TemplateRule& rule, std::string_view text) {
   return text.find(rule.markers[0]) != std::string_view::npos &&
-         text.find(rule.markers[1]) != std::string_view::npos &&
-         (rule.without.empty() || text.find(rule.without) == std::string_view::npos);
+         text.find(rule.markers[1]) != std::string_view::npos;
 }
 
 // model_type of models whose completions have one format, whatever template they come with.

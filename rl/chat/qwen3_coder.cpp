@@ -54,8 +54,7 @@ std::size_t value_end(std::string_view text, std::size_t& tag) {
   return std::string_view::npos;
 }
 
-// The parameters of a call whose values are complete, as JSON text. A repeated one has its first
-// place and its last value.
+// The parameters of a call whose values are complete, as JSON text.
 std::string read_arguments(std::string_view text, const nlohmann::json& properties) {
   std::vector<std::pair<std::string, std::string>> values;
   for (std::size_t at = text.find('<'); at != std::string_view::npos; at = text.find('<', at)) {
@@ -74,24 +73,10 @@ std::string read_arguments(std::string_view text, const nlohmann::json& properti
     }
     std::string_view name = text.substr(at + tag, name_end - at - tag);
     name.remove_prefix(std::min(name.find_first_not_of(kAsciiSpace), name.size()));
-    const std::string value(python_strip(text.substr(name_end + 1, end)));
-    const auto known = std::find_if(values.begin(), values.end(),
-                                    [&](const auto& one) { return one.first == name; });
-    if (known == values.end()) {
-      values.emplace_back(name, value);
-    } else {
-      known->second = value;
-    }
+    values.emplace_back(name, python_strip(text.substr(name_end + 1, end)));
     at = name_end + 1 + end + end_tag;
   }
-  std::string out = "{";
-  for (const auto& [name, value] : values) {
-    const bool typed =
-        properties.is_object() && properties.contains(name) && properties.at(name).is_object();
-    out += (out.size() > 1 ? ", " : "") + json_quoted(name) + ": ";
-    out += typed ? value_of_schema(value, properties.at(name)) : json_quoted(value);
-  }
-  return out + "}";
+  return typed_arguments(values, properties);
 }
 
 // Each call is certain as soon as it ends. Text after the first marker is held until then: it is

@@ -16,7 +16,10 @@ ReasoningStart reasoning_start(std::string_view prompt, const ReasoningTags& tag
 }
 
 ReasoningSplitter::ReasoningSplitter(const ReasoningTags& tags, ReasoningStart start)
-    : tags_(tags), in_prompt_(start == ReasoningStart::kInPrompt), state_(State::kFront) {
+    : tags_(tags),
+      in_prompt_(start == ReasoningStart::kInPrompt),
+      state_(State::kFront),
+      has_head_(!tags.head.empty()) {
   if (start == ReasoningStart::kNone) {
     state_ = State::kContent;
   } else if (tags.anywhere && !in_prompt_) {
@@ -29,6 +32,7 @@ ParsedMessage ReasoningSplitter::read(std::string_view piece) {
   ParsedMessage out;
   while (step(out)) {
   }
+  tidy(out.reasoning, /*at_end=*/false);
   return out;
 }
 
@@ -36,7 +40,30 @@ ParsedMessage ReasoningSplitter::end() {
   ParsedMessage out;
   const bool reasoning = state_ == State::kReasoning || (state_ == State::kFront && in_prompt_);
   (reasoning ? out.reasoning : out.content) = std::exchange(text_, {});
+  tidy(out.reasoning, /*at_end=*/true);
   return out;
+}
+
+void ReasoningSplitter::tidy(std::string& reasoning, bool at_end) {
+  if (!has_head_ && !tags_.strip_end) {
+    return;
+  }
+  reasoning.insert(0, std::exchange(held_, {}));
+  if (has_head_ && !reasoning.empty()) {
+    if (!at_end && reasoning.size() < tags_.head.size() && tags_.head.starts_with(reasoning)) {
+      held_ = std::exchange(reasoning, {});
+      return;
+    }
+    has_head_ = false;
+    if (reasoning.starts_with(tags_.head)) {
+      reasoning.erase(0, tags_.head.size());
+    }
+  }
+  if (tags_.strip_end) {
+    const std::size_t words = reasoning.size() - space_bytes_at_end(reasoning);
+    held_ = at_end ? "" : reasoning.substr(words);
+    reasoning.resize(words);
+  }
 }
 
 bool ReasoningSplitter::step(ParsedMessage& out) {
@@ -103,7 +130,14 @@ bool ReasoningSplitter::step_reasoning(ParsedMessage& out) {
 }
 
 bool ReasoningSplitter::step_after(ParsedMessage& out) {
-  return !take_to_marker(out.content, {tags_.close}).empty();
+  if (!tags_.anywhere) {
+    return !take_to_marker(out.content, {tags_.close}).empty();
+  }
+  const std::string_view marker = take_to_marker(out.content, {tags_.open, tags_.close});
+  if (marker == tags_.open) {
+    state_ = State::kReasoning;
+  }
+  return !marker.empty();
 }
 
 std::string_view ReasoningSplitter::take_to_marker(

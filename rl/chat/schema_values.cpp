@@ -198,4 +198,26 @@ std::string value_of_schema(const std::string& value, const json& schema) {
   return as_json(value).value_or(json_quoted(value));
 }
 
+std::string typed_arguments(const std::vector<std::pair<std::string, std::string>>& values,
+                            const json& properties) {
+  std::vector<std::pair<std::string, std::string>> last;
+  for (const auto& [name, value] : values) {
+    const auto known =
+        std::find_if(last.begin(), last.end(), [&](const auto& one) { return one.first == name; });
+    if (known == last.end()) {
+      last.emplace_back(name, value);
+    } else {
+      known->second = value;
+    }
+  }
+  std::string out = "{";
+  for (const auto& [name, value] : last) {
+    const bool typed =
+        properties.is_object() && properties.contains(name) && properties.at(name).is_object();
+    out += (out.size() > 1 ? ", " : "") + json_quoted(name) + ": ";
+    out += typed ? value_of_schema(value, properties.at(name)) : json_quoted(value);
+  }
+  return out + "}";
+}
+
 }  // namespace ringside::rl

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace ringside::rl {
 
@@ -16,5 +18,11 @@ nlohmann::json tool_properties(const nlohmann::json& tools, std::string_view too
 // schema.
 // Source: coerce_to_schema_type() and extract_types_from_schema() of vLLM 0.24.
 std::string value_of_schema(const std::string& value, const nlohmann::json& schema);
+
+// Arguments as a JSON object: values of names with a schema by value_of_schema(), the others as
+// strings. A repeated name has its first place and its last value.
+// properties: of tool_properties().
+std::string typed_arguments(const std::vector<std::pair<std::string, std::string>>& values,
+                            const nlohmann::json& properties);
 
 }  // namespace ringside::rl

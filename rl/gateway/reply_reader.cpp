@@ -86,7 +86,8 @@ std::string cut_at_stop(TokenAnswer& answer, const std::vector<std::string>& sto
 }
 
 ReplyToolCall numbered_call(ToolCall call, uint64_t seed, std::size_t index) {
-  return {tool_call_id(seed, index), std::move(call.name), std::move(call.arguments)};
+  return {call.id.empty() ? tool_call_id(seed, index) : std::move(call.id), std::move(call.name),
+          std::move(call.arguments)};
 }
 
 ModelReply read_reply(const TokenAnswer& answer, const std::string& stop_text,

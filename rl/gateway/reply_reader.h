@@ -38,7 +38,8 @@ ModelReply read_reply(const TokenAnswer& answer, const std::string& stop_text,
                       const ModelRequest& asked, const engine::Tokenizer& tokenizer,
                       const MessageParser& parser, uint64_t seed);
 
-// A call of a message with the id that read_reply() gives it. index: among the reply's calls.
+// A call of a message with the id that read_reply() gives it: the model's, otherwise one of nine
+// letters and digits. index: among the reply's calls.
 ReplyToolCall numbered_call(ToolCall call, uint64_t seed, std::size_t index);
 
 }  // namespace ringside::rl

@@ -36,13 +36,20 @@ TOOLS = [
 ]
 
 THINK = {name: ("<think>", "</think>") for name in
-         ["hermes", "qwen3_coder", "llama3_json", "deepseek_v3", "deepseek_v31"]} | {"mistral": ("[THINK]", "[/THINK]")}
+         ["hermes", "qwen3_coder", "llama3_json", "deepseek_v3", "deepseek_v31", "glm45", "kimi_k2", "minimax_m2"]} | {
+             "mistral": ("[THINK]", "[/THINK]"), "gemma4": ("<|channel>thought\n", "<channel|>")}
 # The names of vLLM's parsers of calls and of reasoning.
 VLLM = {"hermes": ("hermes", "qwen3"), "qwen3_coder": ("qwen3_coder", "qwen3"), "llama3_json": ("llama3_json", "deepseek_r1"),
         "mistral": ("mistral", "mistral"), "deepseek_v3": ("deepseek_v3", "deepseek_r1"),
-        "deepseek_v31": ("deepseek_v31", "deepseek_r1"), "gpt_oss": ("openai", "openai_gptoss")}
+        "deepseek_v31": ("deepseek_v31", "deepseek_r1"), "gpt_oss": ("openai", "openai_gptoss"), "gemma4": ("gemma4", "gemma4"),
+        "glm45": ("glm45", "glm45"), "kimi_k2": ("kimi_k2", "kimi_k2"), "minimax_m2": ("minimax_m2", "minimax_m2")}
+# Their calls stand anywhere in the content, whose white space vLLM strips beside calls.
+BLOCKS = ("gemma4", "glm45", "minimax_m2")
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[THINK]", "[/THINK]",
-           "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"]
+           "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
+           "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+           "<|tool_call_end|>", "<minimax:tool_call>", "</minimax:tool_call>", "<|channel>", "<channel|>", "<|tool_call>",
+           "<tool_call|>", "<|\"|>"]
 
 
 # ---- vLLM's side
@@ -108,7 +115,7 @@ def tokenizer_of(parser, text):
 
 def reads_reasoning(parser, start, text):
     """Whether vLLM runs with its reasoning parser: it takes a completion without an opening tag to have it in the prompt."""
-    if parser in ("gpt_oss", "mistral"):
+    if parser in ("gpt_oss", "mistral", "gemma4"):
         return start != "none"
     return start == "prompt" or (start == "model" and text.lstrip().startswith("<think>"))
 
@@ -139,6 +146,18 @@ def unescaped(arguments):
 
 
 # ---- completions
+
+# What a name stands behind, and what ends it.
+NAMED = {"gemma4": ("<|tool_call>", "{"), "glm45": ("<tool_call>", "<"), "minimax_m2": ("<invoke name=", ">")}
+
+
+def ends_in_name(parser, text):
+    """vLLM calls what a name begins with: see the differences."""
+    if parser not in NAMED:
+        return False
+    behind, end = NAMED[parser]
+    return (behind in text and end not in text.rpartition(behind)[2]) or "thought<|tool_call>" in text
+
 
 TEXTS = ["I will look that up.", "Grüße aus Köln – 今日は晴れ 🌤️", "a < b, c > d and <b>bold</b>", "Line one\nline two\n", "x",
          "Der Preis: 5 €.", "<tool", "</thin", "maybe [TOOL", "# Title\n\n- point\n", "tag <tool_cal and <|py", "f(x) = x²"]
@@ -183,7 +202,7 @@ class Completions:
 
     def damaged(self, text, parser):
         """Calls as a model's errors and limits leave them, but for what the differences show."""
-        kind = self.random.randrange(2 if parser == "deepseek_v31" else 4)
+        kind = self.random.randrange(2 if parser == "deepseek_v31" or parser in BLOCKS else 4)
         at = self.random.randrange(1, len(text)) if len(text) > 1 else 0
         if kind < 2:
             return text[:at]
@@ -230,6 +249,53 @@ class Completions:
         arguments = self.json(self.arguments(), lines=False)
         return f"<｜tool▁call▁begin｜>{self.one(NAMES)}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
 
+    def schema_values(self):
+        return ["Zürich", "3", " 3 ", "+07", "1.50", "true", "False", "null", "[1, 2]", "{\"a\": [1e2]}", "[1,", "multi\nline\n",
+                "a < b", "\"quoted\"", "<b>x</b>", "", "😀", "-0", "\u3000wide\u00a0", "</arg", "</param"]
+
+    def keys(self):
+        return ["city", "days", "detailed", "factor", "note", "path", "lines", "options", "mode", "either", "odd", "free", "other"]
+
+    def glm45(self):
+        space = self.one(["\n", ""])
+        body = "".join(f"<arg_key>{self.one(self.keys())}</arg_key>{space}<arg_value>{self.one(self.schema_values())}</arg_value>{space}"
+                       for _ in range(self.random.randrange(4)))
+        if self.chance(0.1):
+            body = body.replace(self.one(["</arg_value>", "</arg_key>", "<arg_value>"]), "", 1)
+        return f"<tool_call>{self.one(NAMES[:3])}{space}{body}</tool_call>"  # vLLM drops those of unknown tools
+
+    def kimi_k2(self):
+        space, self.calls_made = self.one(["", "", " ", "\n"]), getattr(self, "calls_made", -1) + 1
+        name = self.one(["functions.", "functions.", ""]) + self.one(NAMES)
+        return (f"<|tool_call_begin|>{space}{name}:{self.calls_made % 12}{space}<|tool_call_argument_begin|>{space}"
+                f"{self.json(self.arguments())}{space}<|tool_call_end|>")
+
+    def invoke(self):
+        space, quote = self.one(["\n", ""]), self.one(['"', '"', '"', "'", ""])
+        body = "".join(f"<parameter name={quote}{self.one(self.keys())}{quote}>{space}{self.one(self.schema_values())}{space}</parameter>{space}"
+                       for _ in range(self.random.randrange(4)))
+        if self.chance(0.1):
+            body = body.replace(self.one(["</parameter>", "<parameter name="]), "", 1)
+        return f"<invoke name={quote}{self.one(NAMES[:3])}{quote}>{space}{body}" + ("</invoke>" if self.chance(0.95) else "")
+
+    def minimax_m2(self):
+        space = self.one(["\n", ""])
+        return f"<minimax:tool_call>{space}{space.join(self.invoke() for _ in range(self.one([1, 1, 2])))}{space}</minimax:tool_call>"
+
+    def gemma_value(self, depth=0):
+        kind = self.random.randrange(8 if depth < 2 else 5)
+        if kind < 3:
+            return f"<|\"|>{self.one([*WORDS, '3', 'true', 'a,b', '{x:1}', '[', 'k:v'])}<|\"|>"
+        if kind < 5:
+            return self.one(["3", "-2.5", "true", "false", "null", "1e3", "word"])
+        if kind < 7:
+            return "[" + ",".join(self.gemma_value(depth + 1) for _ in range(self.random.randrange(4))) + "]"
+        return "{" + ",".join(f"{self.one(['x', 'y z', 'ключ'])}:{self.gemma_value(depth + 1)}" for _ in range(self.random.randrange(3))) + "}"
+
+    def gemma4(self):
+        members = [f"{self.one(self.keys())}:{self.one(['', '', ' '])}{self.gemma_value()}" for _ in range(self.random.randrange(4))]
+        return f"<|tool_call>call:{self.one(NAMES)}{{{self.one([',', ', ']).join(members)}}}<tool_call|>"
+
     # All calls of a completion.
 
     def calls(self, parser):
@@ -248,6 +314,9 @@ class Completions:
             separator = "\n" if parser == "deepseek_v3" else ""
             end = "" if self.chance(0.1) else "<｜tool▁calls▁end｜>"
             return "<｜tool▁calls▁begin｜>" + separator.join(calls) + end
+        if parser == "kimi_k2":
+            end = "" if self.chance(0.1) else "<|tool_calls_section_end|>"
+            return "<|tool_calls_section_begin|>" + self.one(["", "\n"]).join(calls) + end
         if parser == "llama3_json":
             return self.one(["", "<|python_tag|>"]) + self.one(["; ", ";", "\n"]).join(calls)
         return self.one(["\n", ""]).join(calls)
@@ -260,10 +329,10 @@ class Completions:
         before = self.text()
         if parser == "llama3_json" and calls:
             before = ""  # vLLM drops it: see the differences
-        if parser == "qwen3_coder" and calls:
+        if parser in ("qwen3_coder", *BLOCKS) and calls:
             before = before.lstrip()
         after = self.text() if calls and self.chance(0.2) and parser != "llama3_json" else ""
-        start = self.one(["none", "none", "model", "model" if parser == "mistral" else "prompt"])
+        start = self.one(["none", "none", "model", "model" if parser in ("mistral", "gemma4") else "prompt"])
         opened, closed = THINK[parser]
         front = ""
         if start == "prompt":
@@ -275,8 +344,10 @@ class Completions:
             front = self.text() + front if parser == "mistral" and self.chance(0.3) else front
         if start == "prompt" and self.chance(0.1) and not (parser == "llama3_json" and calls):
             front = front.rstrip() + "again" + closed
-        if parser == "qwen3_coder" and front and calls:
+        if parser in ("qwen3_coder", *BLOCKS) and front and calls:
             front = front.rstrip()
+        if parser in ("kimi_k2", "gemma4"):  # white space before the opening tag: see the differences
+            front = front.lstrip()
         return start, front + before + calls + after
 
     # GPT-OSS.
@@ -329,6 +400,7 @@ def differences():
     streamed = "what was certain when it was streamed stays: vLLM's own streaming sends it too"
     kept = "vLLM's server answers with an error; text stays content"
     lost = "vLLM loses the call"
+    named = "vLLM calls what a name that is cut begins with"
     harmony = "<|channel|>final<|message|>a<|end|>"
     return [
         difference("hermes", "none", HERMES % "1e400", ["", "", [["f", "1e400"]]], "vLLM writes Infinity, which is not JSON"),
@@ -352,6 +424,20 @@ def differences():
         difference("deepseek_v31", "none", V31, ["", "", [["f", "{\n}"]]], lost),
         difference("deepseek_v31", "none", V31_UNCLOSED, ["", "", [["g", "{}"]]],
                    "vLLM takes a call whose end is missing and the next one for one call"),
+        difference("glm45", "none", "a<tool_call>get_weather", ["", "a<tool_call>get_weather", []], named),
+        difference("glm45", "none", "<tool_call>f</tool_call>", ["", "", [["f", "{}"]]], "vLLM drops calls of unknown tools"),
+        difference("glm45", "prompt", "a</think>b<think>c</think>d", ["a", "b<think>cd", []],
+                   "vLLM lets reasoning begin again after content"),
+        difference("gemma4", "none", "<|tool_call>call:edit", ["", "<|tool_call>call:edit", []], named),
+        difference("gemma4", "none", "<|tool_call>call:f<tool_call|>", ["", "<|tool_call>call:f<tool_call|>", []],
+                   "vLLM takes the end for a part of the name"),
+        difference("gemma4", "model", "<|channel>thought<|tool_call>call:f{}<tool_call|>", ["thought", "", [["f", "{}"]]],
+                   "vLLM drops a part of what is dropped at the front of reasoning"),
+        difference("minimax_m2", "none", '<minimax:tool_call><invoke name="get_weather',
+                   ["", '<minimax:tool_call><invoke name="get_weather', []], named),
+        difference("minimax_m2", "none", '<invoke name="no_parameters"></invoke>', ["", '<invoke name="no_parameters"></invoke>', []],
+                   "a call stands in <minimax:tool_call>"),
+        difference("kimi_k2", "model", "\n<think>a</think>b", ["a", "b", []], "vLLM takes the tag for a part of reasoning"),
         difference("gpt_oss", "model", "No format at all.", ["", "No format at all.", []], "vLLM loses the text"),
         difference("gpt_oss", "model", harmony + "b<|start|>assistant" + harmony, ["", "a\na", []],
                    "vLLM's server answers with an error; text between messages is dropped"),
@@ -364,11 +450,12 @@ def main():
     logging.disable(logging.CRITICAL)
     completions = Completions(20260)
     cases, refused = [], collections.Counter()
-    for parser in [*THINK, "gpt_oss"]:
+    for parser in ["hermes", "qwen3_coder", "llama3_json", "deepseek_v3", "deepseek_v31", "mistral", "gpt_oss",
+                   "gemma4", "glm45", "kimi_k2", "minimax_m2"]:
         texts = set()
         while len(texts) < 90:
             start, text = completions.gpt_oss() if parser == "gpt_oss" else completions.completion(parser)
-            if (start, text) in texts or len(text) > 600:
+            if (start, text) in texts or len(text) > 600 or ends_in_name(parser, text):
                 continue
             message = message_of(parser, start, text)
             if isinstance(message, dict):  # an error of vLLM's server: by hand, in the differences

@@ -204,10 +204,10 @@ TEST_CASE("the texts of all parsers are streamed as they are answered") {
     const std::string parser = row[0], start = row[1], text = row[2];
     INFO(parser << ", reasoning " << start << ": " << text);
     parsers.insert(parser);
-    const std::string open = parser == "mistral" ? "[THINK]" : "<think>";
-    ordered_json body = chat_body(start == "prompt" ? open
-                                  : start == "none" ? "</" + open.substr(1)
-                                                    : "x");
+    const bool bracket = parser == "mistral", channel = parser == "gemma4";
+    const std::string open = bracket ? "[THINK]" : channel ? "<|channel>" : "<think>";
+    const std::string close = bracket ? "[/THINK]" : channel ? "<channel|>" : "</think>";
+    ordered_json body = chat_body(start == "prompt" ? open : start == "none" ? close : "x");
     body["tools"] = goldens["tools"];
     body["logprobs"] = body["return_token_ids"] = true;
     Gateway gateway(desk.desk(), desk.text(), parser);
@@ -228,7 +228,7 @@ TEST_CASE("the texts of all parsers are streamed as they are answered") {
     CHECK(data[data.size() - 2]["usage"] == answer["usage"]);
     CHECK(data.back()["type"] == "message_stop");
   }
-  CHECK(parsers.size() == 7);
+  CHECK(parsers.size() == 11);
 }
 
 TEST_CASE("no piece of a stream has half a character, or the beginning of a text that ends it") {
