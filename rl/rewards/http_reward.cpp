@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kFirstPause{250};
 
 struct Target {
   std::string url;
-  std::string server;  // http://host:port
+  std::string server;  // http[s]://host:port
   std::string path = "/";
   std::chrono::milliseconds timeout{0};
 };
@@ -33,12 +33,12 @@ Target parse_target(const RewardOptions& options) {
   std::string digits;
   std::string path;
   static const RE2 form(
-      R"((http://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(\d{1,5}))?)(/[^\s#]*)?)");
+      R"((https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::(\d{1,5}))?)(/[^\s#]*)?)");
   const bool read = RE2::FullMatch(target.url, form, &target.server, &digits, &path);
   const int port = digits.empty() ? 80 : std::stoi(digits);
   if (!read || port < 1 || port > 65535) {
     throw std::invalid_argument("http: rollout.reward_options.http_url '" + target.url +
-                                "' is not of the form http://host[:port][/path]");
+                                "' is not of the form http[s]://host[:port][/path]");
   }
   target.path = path.empty() ? "/" : path;
   if (!(options.http_timeout_s > 0) || !(options.http_timeout_s < 1e6)) {

@@ -14,9 +14,9 @@ namespace ringside::rl {
 // and at most 1 MiB, within options.http_timeout_s. Anything but a finite number is retried twice,
 // after 0.25 and 1 s. Each call has its own connection.
 // Blocks: at most three times options.http_timeout_s and the pauses, apart from name resolution.
-// Throws: std::invalid_argument unless the URL is http://host[:port][/path] and the timeout is
-// above 0. The reward throws RewardUnavailable after the last retry, naming the URL and the last
-// error.
+// Throws: std::invalid_argument unless the URL is http[s]://host[:port][/path] and the timeout
+// is above 0. HttpJson says whose certificates are trusted. The reward throws RewardUnavailable
+// after the last retry, naming the URL and the last error.
 Reward http_reward(const RewardOptions& options);
 
 // The same with another way to wait between attempts, for tests.

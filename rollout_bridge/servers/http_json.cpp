@@ -74,6 +74,11 @@ std::string words_of(httplib::Error error) {
       return "the connection ended before the answer was whole";
     case httplib::Error::Write:
       return "the connection ended before the request was sent";
+    case httplib::Error::SSLServerVerification:
+      return "the server's certificate is not valid for this host or not signed by an authority "
+             "that this machine trusts; SSL_CERT_FILE names a file of others";
+    case httplib::Error::SSLConnection:
+      return "no TLS connection; expected a server that speaks https there";
     default:
       return "the request failed (" + httplib::to_string(error) + ")";
   }
@@ -88,12 +93,13 @@ bool graphic(const std::string& text) {
 
 HttpJson::HttpJson(const std::string& url, std::string api_key, std::size_t max_bytes)
     : url_(url), api_key_(std::move(api_key)), max_bytes_(max_bytes) {
-  const std::string scheme = "http://";
-  const std::size_t path = std::min(url.find('/', scheme.size()), url.size());
+  scheme_ = url.starts_with("https://") ? "https://" : "http://";
+  port_ = scheme_ == "https://" ? 443 : 80;
+  const std::size_t path = std::min(url.find('/', scheme_.size()), url.size());
   std::string place = url.substr(0, path);
-  bool good = graphic(url) && place.starts_with(scheme) && url.find_first_of("@?#") == url.npos;
+  bool good = graphic(url) && place.starts_with(scheme_) && url.find_first_of("@?#") == url.npos;
   if (good) {
-    place.erase(0, scheme.size());
+    place.erase(0, scheme_.size());
     const std::size_t colon = place.find(':', place.starts_with('[') ? place.find(']') : 0);
     if (colon != place.npos) {
       port_ = port_of(place.substr(colon + 1));
@@ -105,7 +111,7 @@ HttpJson::HttpJson(const std::string& url, std::string api_key, std::size_t max_
   }
   if (!good) {
     throw std::invalid_argument("'" + clip_text(url, kExcerptBytes) +
-                                "' is not of the form http://host[:port][/prefix]");
+                                "' is not of the form http[s]://host[:port][/prefix]");
   }
   prefix_ = url.substr(path);
   while (prefix_.ends_with('/')) {
@@ -129,7 +135,9 @@ Result<HttpAnswer> HttpJson::send(const std::string& method, const std::string& 
   if (left.count() <= 0) {
     return Error{Reason::kTimeout, name + ": no time is left"};
   }
-  httplib::Client client(host_, port_);
+  httplib::Client client = scheme_ == "https://"
+                               ? httplib::Client(scheme_ + host_ + ":" + std::to_string(port_))
+                               : httplib::Client(host_, port_);
   // Rounds up, because the library drops fractions of a millisecond and an end before the deadline
   // would not count as a timeout.
   const auto whole = std::chrono::ceil<std::chrono::milliseconds>(left);

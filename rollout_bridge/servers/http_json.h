@@ -33,8 +33,10 @@ struct JsonAnswer {
 // bound; use an IP address where that matters.
 class HttpJson {
  public:
-  // `url` is http://host[:port][/prefix], without user, query or fragment. A non-empty key is sent
-  // as bearer token and never appears in an error.
+  // `url` is http://host[:port][/prefix] or https://..., without user, query or fragment. With
+  // https the server's certificate must be valid for the host and signed by an authority that this
+  // machine trusts (OpenSSL's SSL_CERT_FILE names others). A non-empty key is sent as bearer token
+  // and never appears in an error.
   // Throws: std::invalid_argument on another form of URL, control characters in the key, or a limit
   // of 0.
   HttpJson(const std::string& url, std::string api_key, std::size_t max_bytes);
@@ -54,8 +56,9 @@ class HttpJson {
                           const std::string& body, Deadline deadline) const;
 
   std::string url_;
+  std::string scheme_;
   std::string host_;
-  int port_ = 80;
+  int port_ = 0;
   std::string prefix_;
   std::string api_key_;
   std::size_t max_bytes_;

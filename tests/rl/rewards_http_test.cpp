@@ -195,8 +195,8 @@ TEST_CASE("a set without an answer from its server has no rewards, and says why"
 
 TEST_CASE("http refuses an address it cannot use") {
   RewardOptions options;
-  for (const char* url : {"", "localhost:80", "https://host/x", "http://", "http://host:99999/",
-                          "http://host:0/", "http://a b/"}) {
+  for (const char* url : {"", "localhost:80", "ftp://host/x", "https://", "http://",
+                          "http://host:99999/", "http://host:0/", "http://a b/"}) {
     INFO(url);
     options.http_url = url;
     CHECK_THROWS_WITH(make_reward("http", options), Catch::Contains("http_url"));

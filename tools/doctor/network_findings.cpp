@@ -15,7 +15,7 @@
 namespace ringside::tools {
 namespace {
 
-constexpr int kHttpPort = 80;
+constexpr int kHttpPort = 80, kHttpsPort = 443;
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -88,15 +88,16 @@ std::string text_of_error(int error) { return std::generic_category().message(er
 }  // namespace
 
 HostPort host_and_port(const std::string& address) {
-  const bool tcp = address.starts_with("tcp://"), http = address.starts_with("http://");
-  if (!tcp && !http) {
-    throw std::invalid_argument("\"" + address + "\" is neither tcp://HOST:PORT nor http://HOST");
+  const bool https = address.starts_with("https://");
+  if (!https && !address.starts_with("tcp://") && !address.starts_with("http://")) {
+    throw std::invalid_argument("\"" + address +
+                                "\" is neither tcp://HOST:PORT nor http://HOST or https://HOST");
   }
-  std::string rest = address.substr(tcp ? 6 : 7);
+  std::string rest = address.substr(address.find("://") + 3);
   rest = rest.substr(0, rest.find('/'));
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string::npos) {
-    return {rest, kHttpPort};
+    return {rest, https ? kHttpsPort : kHttpPort};
   }
   HostPort at{rest.substr(0, colon), 0};
   const char* end = rest.data() + rest.size();

@@ -82,11 +82,12 @@ TEST_CASE("servers: options that make no sense are refused") {
     return LlamaCppServer(options);
   };
   const auto as_is = [](ServerOptions&) {};
-  for (const char* url : {"http://h", "http://h:1", "http://10.0.0.1:8000/v", "http://[::1]:80/"}) {
+  for (const char* url : {"http://h", "http://h:1", "http://10.0.0.1:8000/v", "http://[::1]:80/",
+                          "https://h", "https://h:1/v1"}) {
     INFO(url);
     CHECK_NOTHROW(make(url, as_is));
   }
-  for (const char* url : {"", "h:1", "https://h", "http://", "http://:1", "http://h:0",
+  for (const char* url : {"", "h:1", "ftp://h", "https://", "http://", "http://:1", "http://h:0",
                           "http://h:70000", "http://h:1x", "http://u@h", "http://h?a", "http://h#a",
                           "http://h /", "http://[::1", "http://h]:1"}) {
     INFO(url);
