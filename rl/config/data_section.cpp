@@ -34,6 +34,9 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.prompt_key", data.prompt_key, "field that holds the prompt");
   fields.text("data.answer_key", data.answer_key,
               "field that holds the answer that the reward compares with");
+  fields.text("data.answer_after", data.answer_after,
+              "the answer is what follows the last occurrence of this text in its field: \"####\" "
+              "(GSM8K); \"\" = the whole field");
   fields.text(
       "data.image_key", data.image_key,
       "field that holds a prompt's images: paths below the file's folder, data URIs, or in "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "rl/config/data_files.h"
 #include "rl/config/eval_sets.h"
@@ -38,6 +39,15 @@ std::string flow_text(const YAML::Node& list) {
   out.SetSeqFormat(YAML::Flow);
   out << YAML::Clone(list);
   return out.c_str();
+}
+
+// A list of texts as JSON. Any other element becomes null, which the key's check refuses.
+std::string texts_as_json(const YAML::Node& list) {
+  auto texts = nlohmann::json::array();
+  for (const YAML::Node& text : list) {
+    texts.push_back(text.IsScalar() ? nlohmann::json(text.Scalar()) : nlohmann::json());
+  }
+  return texts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 class Flattener {
@@ -94,6 +104,9 @@ class Flattener {
     if ((node.IsSequence() && is_data_files_key(key)) || (node.IsMap() && is_eval_sets_key(key))) {
       values_.push_back(
           {key, flow_text(node), place(mark, true), place(mark, false), source_.base});
+    } else if (node.IsSequence() && key == "rollout.stop") {
+      values_.push_back(
+          {key, texts_as_json(node), place(mark, true), place(mark, false), source_.base});
     } else if (node.IsMap() || node.IsSequence()) {
       error(
           mark, key,

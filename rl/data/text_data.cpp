@@ -10,6 +10,7 @@
 #include "rl/data/prompt_messages.h"
 #include "rl/data/record_members.h"
 #include "rl/data/record_set.h"
+#include "rl/rewards/answer_text.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -26,6 +27,19 @@ std::string other_columns(const Record& record, const DataConfig& config) {
   Record columns = record;
   columns.erase(config.prompt_key);
   return columns.dump(-1, ' ', false, Record::error_handler_t::replace);
+}
+
+// What follows the last data.answer_after of an answer, without white space around it.
+std::string part_after(const std::string& answer, const DataConfig& config) {
+  if (config.answer_after.empty()) {
+    return answer;
+  }
+  const std::size_t at = answer.rfind(config.answer_after);
+  if (at == std::string::npos) {
+    throw std::invalid_argument("\"" + config.answer_key + "\" has no \"" + config.answer_after +
+                                "\" (data.answer_after), which the answer follows");
+  }
+  return std::string(strip(std::string_view(answer).substr(at + config.answer_after.size())));
 }
 
 // Text that goes to the model as it is.
@@ -57,7 +71,7 @@ Prompt parse_prompt(const Record& record, const DataConfig& config, ChatFormat& 
   }
   const Record* answer = find_member(record, config.answer_key);
   if (answer != nullptr && !answer->is_null()) {
-    prompt.answer = text_of(*answer);
+    prompt.answer = part_after(text_of(*answer), config);
     prompt.answer_kind = answer->is_string() || answer->is_number() ? "" : engine::kind_of(*answer);
   }
   return prompt;

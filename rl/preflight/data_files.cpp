@@ -20,6 +20,7 @@
 #include "rl/rewards/answer_check.h"
 #include "rl/rewards/code_tests.h"
 #include "rl/rewards/http_reward.h"
+#include "rl/rewards/judge_reward.h"
 #include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -49,7 +50,7 @@ void add_problems(const std::string& key, const std::string& file,
 
 // Answers that a reward of the recipe cannot parse.
 std::vector<std::string> answer_problems(const std::vector<Prompt>& prompts, const Config& config) {
-  const RewardOptions options = reward_options(config.rollout, "");
+  const RewardOptions options = reward_options(config.rollout, {});
   std::vector<std::string> problems;
   for (const Prompt& prompt : prompts) {
     for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
@@ -97,7 +98,7 @@ std::vector<std::string> test_code_problems(const std::vector<Prompt>& prompts,
         answers.push_back(prompt.answer);
       }
     }
-    const auto found = code_tests_syntax(answers, reward_options(config.rollout, ""));
+    const auto found = code_tests_syntax(answers, reward_options(config.rollout, {}));
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (!found[i].empty()) {
         problems.push_back(
@@ -223,7 +224,7 @@ void try_python_rewards(const PromptSet& set, const Config& config, PreflightRep
     if (!reward.is_python()) {
       continue;
     }
-    RewardOptions options = reward_options(config.rollout, "");
+    RewardOptions options = reward_options(config.rollout, {});
     options.python_processes = 1;  // both completions in one call
     for (const auto& score : PythonReward(reward, options).score(inputs)) {
       if (!score.failure.empty() && !score.is_declined) {
@@ -238,20 +239,27 @@ void try_python_rewards(const PromptSet& set, const Config& config, PreflightRep
   }
 }
 
-// Asks the server of the reward http once. It may start later, so a problem is no mistake.
-void try_http_reward(const PromptSet& set, const Config& config, PreflightReport& report) {
+// Asks the servers of the rewards http and judge once. They may start later, so a problem is no
+// mistake.
+void try_reward_servers(const PromptSet& set, const Config& config, PreflightReport& report) {
   for (const WeightedReward& reward : parse_rewards(config.rollout.reward)) {
-    if (reward.name != "http" || reward.is_python()) {
+    const bool judge = reward.name == "judge";
+    if ((reward.name != "http" && !judge) || reward.is_python()) {
       continue;
     }
-    RewardOptions options = reward_options(config.rollout, "");
+    RewardOptions options = reward_options(config.rollout, {});
     options.http_timeout_s = std::min(options.http_timeout_s, kPatienceSeconds);
+    options.judge_timeout_s = std::min(options.judge_timeout_s, kPatienceSeconds);
     try {
-      const std::string problem = http_reward_problem(options, trial_inputs(set, config).front());
+      const RewardInput input = trial_inputs(set, config).front();
+      const std::string problem =
+          judge ? judge_reward_problem(options, input) : http_reward_problem(options, input);
       if (!problem.empty()) {
-        report.notes.push_back("WARNING: no reward for " + set.prompts.front().place +
-                               " from rollout.reward_options.http_url " + options.http_url + ": " +
-                               problem + "; without it samples have no score");
+        report.notes.push_back(
+            "WARNING: no reward for " + set.prompts.front().place +
+            " from rollout.reward_options." +
+            (judge ? "judge_url " + options.judge_url : "http_url " + options.http_url) + ": " +
+            problem + "; without it samples have no score");
       }
     } catch (const std::invalid_argument&) {
       // check_rewards() reports options that make no reward.
@@ -298,7 +306,7 @@ void check_prompt_file(const std::string& key, const std::string& path, const Co
       note_prompts(key, set, config, report);
       try_python_rewards(set, config, report);
       if (key == "data.train") {
-        try_http_reward(set, config, report);
+        try_reward_servers(set, config, report);
       }
     }
     if (set.overlong > 0 && config.data.on_overlong != OnOverlong::kError) {

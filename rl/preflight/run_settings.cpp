@@ -109,7 +109,7 @@ void check_rewards(const Config& config, const ModelFiles& files, PreflightRepor
     try_open(
         "rollout.reward",
         [&] {
-          const RewardOptions options = reward_options(config.rollout, "");
+          const RewardOptions options = reward_options(config.rollout, {});
           if (reward.is_python()) {
             PythonReward(reward, options).load();
           } else {

@@ -43,17 +43,19 @@ std::string_view strip(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-std::string_view without_stop(std::string_view completion, std::string_view stop) {
+std::string_view without_stop(std::string_view completion, StopTexts stops) {
   completion = strip(completion);
-  stop = strip(stop);
-  if (!stop.empty() && completion.ends_with(stop)) {
-    completion.remove_suffix(stop.size());
+  std::size_t longest = 0;
+  for (const std::string& text : stops) {
+    const std::string_view stop = strip(text);
+    longest = completion.ends_with(stop) ? std::max(longest, stop.size()) : longest;
   }
+  completion.remove_suffix(longest);
   return strip(completion);
 }
 
 std::optional<std::string_view> final_answer(std::string_view completion,
-                                             std::string_view separator, std::string_view stop) {
+                                             std::string_view separator, StopTexts stops) {
   if (!separator.empty()) {
     const std::size_t at = completion.rfind(separator);
     if (at == std::string_view::npos) {
@@ -61,10 +63,11 @@ std::optional<std::string_view> final_answer(std::string_view completion,
     }
     completion.remove_prefix(at + separator.size());
   }
-  if (!stop.empty()) {
-    completion = completion.substr(0, completion.find(stop));
+  std::size_t end = completion.size();
+  for (const std::string& stop : stops) {
+    end = stop.empty() ? end : std::min(end, completion.find(stop));
   }
-  return strip(completion);
+  return strip(completion.substr(0, end));
 }
 
 Box last_box(std::string_view text) {

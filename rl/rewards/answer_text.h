@@ -3,6 +3,8 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace ringside::rl {
@@ -10,15 +12,18 @@ namespace ringside::rl {
 // The text without surrounding ASCII white space.
 std::string_view strip(std::string_view text);
 
-// The completion without a stop text at its very end, and without the white space around the rest.
-// A sampler appends the stop text.
-std::string_view without_stop(std::string_view completion, std::string_view stop);
+// Texts that may end a completion.
+using StopTexts = std::span<const std::string>;
+
+// The completion without a stop text at its very end, the longest of several, and without the white
+// space around the rest. A sampler appends the stop text.
+std::string_view without_stop(std::string_view completion, StopTexts stops);
 
 // The answer inside a completion, stripped: the text between the last `separator` and the first
-// `stop` after it. An empty separator means the beginning of the completion, an empty stop its end.
-// nullopt when the separator does not occur.
+// stop text after it. An empty separator means the beginning of the completion; without a stop text
+// the answer goes to its end. nullopt when the separator does not occur.
 std::optional<std::string_view> final_answer(std::string_view completion,
-                                             std::string_view separator, std::string_view stop);
+                                             std::string_view separator, StopTexts stops);
 
 enum class BoxState { kNone, kUnclosed, kClosed };
 struct Box {

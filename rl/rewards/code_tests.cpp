@@ -313,8 +313,8 @@ std::vector<std::string> code_tests_syntax(std::span<const std::string_view> ans
 }
 
 Reward code_tests_reward(const RewardOptions& options) {
-  return [runner = make_runner(options), stop = options.stop](const RewardInput& input) {
-    const std::string_view text = without_stop(input.completion, stop);
+  return [runner = make_runner(options), stops = options.stops](const RewardInput& input) {
+    const std::string_view text = without_stop(input.completion, stops);
     const std::string_view program = last_block(text, "python|py|python3|Python|").value_or(text);
     if (strip(program).empty() || program.size() > kLongestProgram) {
       return 0.0;

@@ -7,8 +7,8 @@ std::string exact_match_answer_problem(std::string_view answer, const RewardOpti
 }
 
 Reward exact_match_reward(const RewardOptions& options) {
-  return [separator = options.separator, stop = options.stop](const RewardInput& input) {
-    const auto found = final_answer(input.completion, separator, stop);
+  return [separator = options.separator, stops = options.stops](const RewardInput& input) {
+    const auto found = final_answer(input.completion, separator, stops);
     return found == strip(input.answer) ? 1.0 : 0.0;
   };
 }

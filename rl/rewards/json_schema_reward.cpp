@@ -42,8 +42,8 @@ std::shared_ptr<const JsonSchema> read_schema(const std::string& path) {
   }
 }
 
-bool satisfies(std::string_view completion, std::string_view stop, const JsonSchema& schema) {
-  const std::string_view text = without_stop(completion, stop);
+bool satisfies(std::string_view completion, StopTexts stops, const JsonSchema& schema) {
+  const std::string_view text = without_stop(completion, stops);
   const std::string_view document = last_block(text, "json|JSON").value_or(text);
   if (document.size() > kLongestDocument || json_depth(document) > kMaxJsonDepth) {
     return false;
@@ -68,14 +68,14 @@ std::string json_schema_answer_problem(std::string_view answer, const RewardOpti
 
 Reward json_schema_reward(const RewardOptions& options) {
   if (!options.json_schema.empty()) {
-    return
-        [schema = read_schema(options.json_schema), stop = options.stop](const RewardInput& input) {
-          return satisfies(input.completion, stop, *schema) ? 1.0 : 0.0;
-        };
+    return [schema = read_schema(options.json_schema),
+            stops = options.stops](const RewardInput& input) {
+      return satisfies(input.completion, stops, *schema) ? 1.0 : 0.0;
+    };
   }
-  return [stop = options.stop](
+  return [stops = options.stops](
              const RewardInput& input) {  // the answer has passed json_schema_answer_problem
-    return satisfies(input.completion, stop, parse_schema(input.answer)) ? 1.0 : 0.0;
+    return satisfies(input.completion, stops, parse_schema(input.answer)) ? 1.0 : 0.0;
   };
 }
 

@@ -125,7 +125,7 @@ std::string_view right_answer(std::string_view answer, std::string_view separato
     return box.content;
   }
   if (!separator.empty()) {
-    if (const auto found = final_answer(answer, separator, "")) {
+    if (const auto found = final_answer(answer, separator, {})) {
       return *found;
     }
   }
@@ -147,17 +147,17 @@ std::optional<std::string_view> gsm8k_answer(std::string_view answer) {
 }
 
 std::string_view math_answer_of(std::string_view completion, std::string_view separator,
-                                std::string_view stop) {
+                                StopTexts stops) {
   const Box box = last_box(completion);
   if (box.state != BoxState::kNone) {
     return box.content;
   }
   if (!separator.empty()) {
-    if (const auto answer = final_answer(completion, separator, stop)) {
+    if (const auto answer = final_answer(completion, separator, stops)) {
       return *answer;
     }
   }
-  return last_number(without_stop(completion, stop)).value_or(std::string_view{});
+  return last_number(without_stop(completion, stops)).value_or(std::string_view{});
 }
 
 bool same_math(std::string_view a, std::string_view b, double tolerance) {
@@ -199,11 +199,11 @@ Reward math_answer_reward(const RewardOptions& options) {
     throw std::invalid_argument("math_answer: tolerance " + std::to_string(options.tolerance) +
                                 "; expected at least 0");
   }
-  return [separator = options.separator, stop = options.stop,
+  return [separator = options.separator, stops = options.stops,
           tolerance = options.tolerance](const RewardInput& input) {
     const std::string_view right = right_answer(input.answer, separator);
-    return same_math(math_answer_of(input.completion, separator, stop), right, tolerance) ? 1.0
-                                                                                          : 0.0;
+    return same_math(math_answer_of(input.completion, separator, stops), right, tolerance) ? 1.0
+                                                                                           : 0.0;
   };
 }
 

@@ -5,14 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "rl/rewards/answer_text.h"
 #include "rl/rewards/reward.h"
 
 namespace ringside::rl {
 
 // The answer inside a completion: the content of the last \boxed{...} ("" if that is never closed);
-// else the text from the last `separator` to `stop`; else the last number; else "".
+// else the text from the last `separator` to a stop text; else the last number; else "".
 std::string_view math_answer_of(std::string_view completion, std::string_view separator,
-                                std::string_view stop);
+                                StopTexts stops);
 
 // Whether two answers are equivalent, similar to verl's and math_verify's graders: "x = 5" equals
 // 5; tuples, intervals and vectors are compared element by element, brackets included; {..} and

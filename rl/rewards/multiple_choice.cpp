@@ -71,7 +71,7 @@ std::optional<char> chosen_letter(std::string_view text, std::string_view separa
     return read_letter(box.content);
   }
   if (!separator.empty()) {
-    if (const auto answer = final_answer(text, separator, "")) {
+    if (const auto answer = final_answer(text, separator, {})) {
       return read_letter(*answer);
     }
   }
@@ -85,9 +85,9 @@ std::string multiple_choice_answer_problem(std::string_view answer, const Reward
 }
 
 Reward multiple_choice_reward(const RewardOptions& options) {
-  return [separator = options.separator, stop = options.stop](const RewardInput& input) {
+  return [separator = options.separator, stops = options.stops](const RewardInput& input) {
     const auto right = chosen_letter(input.answer, separator);
-    const auto chosen = chosen_letter(without_stop(input.completion, stop), separator);
+    const auto chosen = chosen_letter(without_stop(input.completion, stops), separator);
     return right && chosen == right ? 1.0 : 0.0;
   };
 }

@@ -20,8 +20,8 @@ Reward regex_reward(const RewardOptions& options) {
     throw std::invalid_argument("rollout.reward_options.regex '" + options.regex +
                                 "': " + pattern->error());
   }
-  return [pattern, stop = options.stop](const RewardInput& input) {
-    const std::string_view text = without_stop(input.completion, stop);
+  return [pattern, stops = options.stops](const RewardInput& input) {
+    const std::string_view text = without_stop(input.completion, stops);
     return RE2::FullMatch(re2::StringPiece(text.data(), text.size()), *pattern) ? 1.0 : 0.0;
   };
 }

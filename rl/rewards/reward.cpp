@@ -8,6 +8,7 @@
 #include "rl/rewards/exact_match.h"
 #include "rl/rewards/http_reward.h"
 #include "rl/rewards/json_schema_reward.h"
+#include "rl/rewards/judge_reward.h"
 #include "rl/rewards/length_penalty.h"
 #include "rl/rewards/math_answer.h"
 #include "rl/rewards/multiple_choice.h"
@@ -36,6 +37,7 @@ const std::map<std::string_view, RewardKind>& kinds() {
       {"exact_match", {exact_match_reward, exact_match_answer_problem}},
       {"http", {[](const RewardOptions& options) { return http_reward(options); }, any_answer}},
       {"json_schema", {json_schema_reward, json_schema_answer_problem}},
+      {"judge", {[](const RewardOptions& options) { return judge_reward(options); }, any_answer}},
       {"length", {length_reward, any_answer}},
       {"math_answer", {math_answer_reward, math_answer_problem}},
       {"multiple_choice", {multiple_choice_reward, multiple_choice_answer_problem}},

@@ -35,9 +35,9 @@ class RewardUnavailable : public std::runtime_error {
 };
 
 // A reward: returns a finite score for any completion. A completion that it cannot parse is wrong.
-// code_tests and http use resources outside the process; the other rewards are pure.
-// Blocks: code_tests and http, up to their timeouts, which are of one program or one attempt.
-// Throws: only RewardUnavailable, from code_tests and http, and for an answer that answer_problem()
+// code_tests, http and judge use resources outside the process; the other rewards are pure.
+// Blocks: code_tests, http and judge, up to their timeouts, which are of one program or attempt.
+// Throws: only RewardUnavailable, from these three, and for an answer that answer_problem()
 // rejects.
 // Thread safety: safe to call concurrently.
 using Reward = std::function<double(const RewardInput&)>;
@@ -46,16 +46,22 @@ struct RewardOptions {
   // exact_match, math_answer, multiple_choice: the answer follows its last occurrence; "" = the
   // whole completion is the answer.
   std::string separator;
-  std::string stop;         // text that ends a completion and is no part of the answer; "" = none
-  double tolerance = 1e-6;  // math_answer, times the larger of 1 and the numbers' magnitudes
-  std::string regex;        // regex: RE2 syntax
-  std::string json_schema;  // json_schema: file of the schema; "" = the answer is the schema
-  int64_t repetition_ngram = 20;           // repetition: words
+  std::vector<std::string> stops;  // texts that end a completion and are no part of the answer
+  double tolerance = 1e-6;         // math_answer, times the larger of 1 and the numbers' magnitudes
+  std::string regex;               // regex: RE2 syntax
+  std::string json_schema;         // json_schema: file of the schema; "" = the answer is the schema
+  int64_t repetition_ngram = 20;   // repetition: words
   std::string code_command = "python3";    // code_tests: interpreter and its arguments
   double code_timeout_s = 5.0;             // code_tests: seconds per program
   int64_t code_memory_mb = 1024;           // code_tests: MiB of address space per process
-  std::string http_url;                    // http: http://host[:port][/path]
+  std::string http_url;                    // http: http[s]://host[:port][/path]
   double http_timeout_s = 30.0;            // http: seconds per try
+  std::string judge_url;                   // judge: as http_url, before /chat/completions
+  std::string judge_model;                 // judge: name that the server knows
+  std::string judge_rubric;                // judge: text, or a file .md or .txt; "" = correctness
+  std::string judge_api_key_file;          // judge: "" = no key
+  int64_t judge_concurrency = 16;          // judge: requests at a time
+  double judge_timeout_s = 60.0;           // judge: seconds per try
   std::string python_command = "python3";  // python: interpreter and its arguments
   int64_t python_processes = 1;            // python: processes for each function
   double python_timeout_s = 60.0;          // python: seconds per call

@@ -1,8 +1,12 @@
 #include "rl/sampling/prompt_scorer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
+
+#include "rl/config/stop_texts.h"
+#include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
 namespace {
@@ -20,11 +24,27 @@ engine::Tokenizer load_tokenizer(const Config& config, const engine::ModelConfig
   return tokenizer;
 }
 
-// The text of the stop token, which ends the completion and is not part of the answer.
-std::string stop_text(const Config& config, const engine::Tokenizer& tokenizer,
-                      const std::vector<int64_t>& stops) {
-  return config.rollout.stop.empty() ? tokenizer.decode(std::vector<int64_t>{stops.front()}, false)
-                                     : config.rollout.stop;
+// The texts of the stop tokens, which end the completion and are not part of the answer.
+std::vector<std::string> texts_of(const Config& config, const engine::Tokenizer& tokenizer,
+                                  const std::vector<int64_t>& stops) {
+  std::vector<std::string> texts = stop_texts(config.rollout.stop);
+  if (!texts.empty()) {
+    return texts;
+  }
+  for (const int64_t stop : stops) {
+    texts.push_back(tokenizer.decode(std::vector<int64_t>{stop}, false));
+  }
+  return texts;
+}
+
+// Threads that wait for rewards.
+int64_t reward_threads(const RolloutConfig& config) {
+  const auto rewards = parse_rewards(config.reward);
+  const bool judged = std::any_of(rewards.begin(), rewards.end(), [](const WeightedReward& one) {
+    return one.name == "judge" && !one.is_python();
+  });
+  return judged ? std::max(kRewardThreads, config.reward_options.judge_concurrency)
+                : kRewardThreads;
 }
 
 }  // namespace
@@ -49,19 +69,23 @@ std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& m
     }
     return model.eos_token_ids;
   }
-  const auto ids = tokenizer.encode(config.rollout.stop);
-  if (ids.size() != 1) {
-    throw std::runtime_error("rollout.stop \"" + config.rollout.stop + "\" is " +
-                             std::to_string(ids.size()) + " tokens, expected exactly one");
+  std::vector<int64_t> stops;
+  for (const std::string& text : stop_texts(config.rollout.stop)) {
+    const auto ids = tokenizer.encode(text);
+    if (ids.size() != 1) {
+      throw std::runtime_error("rollout.stop \"" + text + "\" is " + std::to_string(ids.size()) +
+                               " tokens, expected exactly one");
+    }
+    stops.push_back(ids.front());
   }
-  return ids;
+  return stops;
 }
 
-RewardOptions reward_options(const RolloutConfig& config, const std::string& stop) {
+RewardOptions reward_options(const RolloutConfig& config, std::vector<std::string> stops) {
   const RewardOptionsConfig& from = config.reward_options;
   RewardOptions options;
   options.separator = config.reward_separator;
-  options.stop = stop;
+  options.stops = std::move(stops);
   options.tolerance = from.tolerance;
   options.regex = from.regex;
   options.json_schema = from.json_schema;
@@ -71,6 +95,12 @@ RewardOptions reward_options(const RolloutConfig& config, const std::string& sto
   options.code_memory_mb = from.code_memory_mb;
   options.http_url = from.http_url;
   options.http_timeout_s = from.http_timeout_s;
+  options.judge_url = from.judge_url;
+  options.judge_model = from.judge_model;
+  options.judge_rubric = from.judge_rubric;
+  options.judge_api_key_file = from.judge_api_key_file;
+  options.judge_concurrency = from.judge_concurrency;
+  options.judge_timeout_s = from.judge_timeout_s;
   options.python_command = from.python_command;
   options.python_processes = from.python_processes;
   options.python_timeout_s = from.python_timeout_s;
@@ -83,7 +113,7 @@ PromptScorer::PromptScorer(const Config& config, const engine::ModelConfig& mode
       tokenizer_(load_tokenizer(config, model)),
       stop_ids_(stop_ids(config, model, tokenizer_)),
       rewards_(config.rollout.reward,
-               reward_options(config.rollout, stop_text(config, tokenizer_, stop_ids_))) {}
+               reward_options(config.rollout, texts_of(config, tokenizer_, stop_ids_))) {}
 
 std::vector<int64_t> PromptScorer::encode(const Prompt& prompt) const {
   return prompt_ids(prompt, rules_, tokenizer_);
@@ -105,7 +135,7 @@ std::vector<ScoredCompletion> PromptScorer::score(
                       static_cast<int64_t>(completion.ids.size()), config_.max_completion_tokens,
                       completion.finish == engine::StopReason::kLength, prompts[i].columns});
   }
-  auto scores = rewards_.score_all(inputs, kRewardThreads);
+  auto scores = rewards_.score_all(inputs, reward_threads(config_));
   for (std::size_t i = 0; i < scored.size(); ++i) {
     scored[i].scores = std::move(scores[i]);
   }

@@ -25,7 +25,8 @@ struct ScoredCompletion {
 };
 
 // The token ids that end a completion: those of config.rollout.stop, or else of the model.
-// Throws: std::runtime_error when there is none, or when rollout.stop is not one token.
+// Throws: std::runtime_error when there is none, or when a text of rollout.stop is not one token;
+// std::invalid_argument as stop_texts().
 std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& model,
                               const engine::Tokenizer& tokenizer);
 
@@ -33,8 +34,8 @@ std::vector<int64_t> stop_ids(const Config& config, const engine::ModelConfig& m
 std::string vocabulary_problem(const engine::Tokenizer& tokenizer,
                                const engine::ModelConfig& model);
 
-// Reward options from config.rollout. `stop`: text that ends a completion.
-RewardOptions reward_options(const RolloutConfig& config, const std::string& stop);
+// Reward options from config.rollout. stops: texts that end a completion.
+RewardOptions reward_options(const RolloutConfig& config, std::vector<std::string> stops);
 
 class PromptScorer {
  public:

@@ -315,7 +315,7 @@ std::string sampled(const rl::Config& config) {
 std::string scored(const rl::Config& config) {
   std::string text;
   try {
-    const rl::RewardSet rewards(config.rollout.reward, rl::reward_options(config.rollout, ""));
+    const rl::RewardSet rewards(config.rollout.reward, rl::reward_options(config.rollout, {}));
     for (const char* completion :
          {"5", "5.01", "a a a a", "x=b", "b", "import time\ntime.sleep(0.3)\nprint(2)",
           "x = ' ' * (300 << 20)\nprint(2)", "echo 2"}) {

@@ -24,9 +24,9 @@ std::vector<NamedReward> rewards() {
   std::vector<NamedReward> all;
   for (const char* separator : {"", "####"}) {
     options.separator = separator;
-    options.stop = *separator == '\0' ? "" : "<end>";
+    options.stops = {*separator == '\0' ? "" : "<end>"};
     for (const std::string_view name : reward_names()) {
-      if (name != "code_tests" && name != "http") {
+      if (name != "code_tests" && name != "http" && name != "judge") {
         all.push_back({std::string(name), options, make_reward(name, options)});
       }
     }

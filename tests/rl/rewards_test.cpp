@@ -13,10 +13,10 @@ namespace ringside::rl {
 namespace {
 
 double exact(std::string_view completion, std::string_view answer,
-             const std::string& separator = "", const std::string& stop = "") {
+             const std::string& separator = "", const std::vector<std::string>& stops = {}) {
   RewardOptions options;
   options.separator = separator;
-  options.stop = stop;
+  options.stops = stops;
   return make_reward("exact_match", options)({"prompt", completion, answer});
 }
 
@@ -38,11 +38,22 @@ TEST_CASE("exact_match reads what follows the last separator") {
 }
 
 TEST_CASE("exact_match ends at the first stop text after the separator") {
-  CHECK(exact("044469;", "044469", "", ";") == 1.0);
-  CHECK(exact("044469;junk", "044469", "", ";") == 1.0);
-  CHECK(exact("a;b=044469;", "044469", "=", ";") == 1.0);
-  CHECK(exact("04;4469", "044469", "", ";") == 0.0);
+  CHECK(exact("044469;", "044469", "", {";"}) == 1.0);
+  CHECK(exact("044469;junk", "044469", "", {";"}) == 1.0);
+  CHECK(exact("a;b=044469;", "044469", "=", {";"}) == 1.0);
+  CHECK(exact("04;4469", "044469", "", {";"}) == 0.0);
   CHECK(exact("044469;", "044469") == 0.0);
+}
+
+TEST_CASE("of several stop texts the first one in the completion ends the answer") {
+  CHECK(exact("044469\n", "044469", "", {";", "</s>"}) == 1.0);
+  CHECK(exact("044469</s>;", "044469", "", {";", "</s>"}) == 1.0);
+  CHECK(exact("044469;x</s>", "044469", "", {"</s>", ";"}) == 1.0);
+  CHECK(exact("x</s>044469;", "044469", "", {";", "</s>"}) == 0.0);
+  const std::vector<std::string> stops{"d>", "<end>"};
+  CHECK(without_stop(" a <end>", stops) == "a");
+  CHECK(without_stop("a d>", stops) == "a");
+  CHECK(without_stop("a <end> b", stops) == "a <end> b");
 }
 
 TEST_CASE("a blank answer is refused, not matched by a blank completion") {
@@ -56,15 +67,15 @@ TEST_CASE("a blank answer is refused, not matched by a blank completion") {
 
 TEST_CASE("exact_match survives whatever a model writes") {
   const std::string bytes("\0\xff\xfe=\x80;", 6);
-  CHECK(exact(bytes, "1", "=", ";") == 0.0);
+  CHECK(exact(bytes, "1", "=", {";"}) == 0.0);
   CHECK(exact("====", "1", "==") == 0.0);
   CHECK(exact(std::string(100000, '='), "1", "=") == 0.0);
 }
 
 TEST_CASE("final_answer tells a missing separator from an empty answer") {
-  CHECK_FALSE(final_answer("abc", "=", "").has_value());
-  REQUIRE(final_answer("abc=", "=", "").has_value());
-  CHECK(final_answer("abc=", "=", "")->empty());
+  CHECK_FALSE(final_answer("abc", "=", {}).has_value());
+  REQUIRE(final_answer("abc=", "=", {}).has_value());
+  CHECK(final_answer("abc=", "=", {})->empty());
 }
 
 TEST_CASE("the last box, nested, unclosed or without braces") {
@@ -138,7 +149,7 @@ TEST_CASE("repetition is the share of n-grams that came before") {
 double matches(std::string_view text, const std::string& pattern) {
   RewardOptions options;
   options.regex = pattern;
-  options.stop = "<end>";
+  options.stops = {"<end>"};
   return make_reward("regex", options)({"", text, ""});
 }
 

@@ -110,6 +110,9 @@ std::vector<Finding> recipe_findings(const rl::Config& config) {
     if (reward.name == "http") {
       add(server_finding, "rollout.reward_options.http_url",
           config.rollout.reward_options.http_url);
+    } else if (reward.name == "judge") {
+      add(server_finding, "rollout.reward_options.judge_url",
+          config.rollout.reward_options.judge_url);
     }
   }
   return findings;

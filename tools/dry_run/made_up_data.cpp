@@ -68,7 +68,7 @@ std::string function_problem(const rl::WeightedReward& reward, const rl::Config&
     input.completion = prompt.answer;
     input.answer = prompt.answer;
     input.columns = prompt.columns;
-    const auto score = rl::PythonReward(reward, rl::reward_options(config.rollout, ""))
+    const auto score = rl::PythonReward(reward, rl::reward_options(config.rollout, {}))
                            .score(std::span(&input, 1))
                            .front();
     return score.is_declined ? "" : score.failure;
@@ -86,7 +86,7 @@ std::string problem_of(const rl::WeightedReward& reward, const rl::Config& confi
     return "a dry run calls no servers";
   }
   try {
-    rl::make_reward(reward.name, rl::reward_options(config.rollout, ""));
+    rl::make_reward(reward.name, rl::reward_options(config.rollout, {}));
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -113,7 +113,7 @@ std::vector<RewardPart> usable_rewards(const rl::Config& config) {
 
 // An answer that every reward of the configuration accepts; "4" if there is none.
 std::string made_up_answer(const rl::Config& config) {
-  const rl::RewardOptions options = rl::reward_options(config.rollout, "");
+  const rl::RewardOptions options = rl::reward_options(config.rollout, {});
   for (const char* answer : {"4", "A", "assert True", R"({"type": "object"})"}) {
     const auto rewards = usable_rewards(config);
     if (std::all_of(rewards.begin(), rewards.end(), [&](const RewardPart& reward) {

@@ -23,3 +23,16 @@ pq.write_table(pa.table({
     "prompt": ["a", "b", "c"], "number": [1, 2, 3], "plain": pa.array([png, jpeg, None], pa.binary()),
     "image": pa.array([one, two, None], image), "images": pa.array([[one, two], [], [two]], pa.list_(image))}),
     folder / "images.parquet")
+
+# The columns of DAPO-Math-17k, which are verl's.
+chat = pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))
+answer = pa.struct([("ground_truth", pa.string()), ("style", pa.string())])
+hint = '\n\nRemember to put your answer on its own line after "Answer:".'
+questions, answers = ["What is 30 + 4?", "What is 3 - 4?"], ["34", "-1"]
+pq.write_table(pa.table({
+    "data_source": ["math_dapo"] * 2,
+    "prompt": pa.array([[{"content": question + hint, "role": "user"}] for question in questions], chat),
+    "ability": ["MATH"] * 2,
+    "reward_model": pa.array([{"ground_truth": right, "style": "rule-lighteval/MATH_v2"} for right in answers], answer),
+    "extra_info": pa.array([{"index": f"9a9b6eb4-{i}"} for i in range(2)], pa.struct([("index", pa.string())]))}),
+    folder / "dapo.parquet")
