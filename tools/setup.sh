@@ -2,13 +2,15 @@
 # Installs what Ringside needs and builds it: Debian packages, Python environments under .env/,
 # build/ringside.
 #
-# Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama]
+# Usage: tools/setup.sh [--no-tests] [--oracle] [--cuda] [--fuzz] [--vllm] [--llama] [--environments]
 #   --no-tests  only the programs: no tests, no benchmarks, nor the packages that only they need
 #   --oracle    also .env/oracle (5.2 GB): torch, transformers, TRL for the tests labelled "oracle"
 #   --cuda      also .env/cuda (4.7 GB): LibTorch with CUDA; and build/ringside_cuda, which needs nvcc
 #   --fuzz      also clang, for tools/fuzz.sh
 #   --vllm      also .env/vllm (8 GB): vLLM on the CPU, for tools/test_vllm.sh
 #   --llama     also .env/llama (0.2 GB): llama.cpp's server on the CPU, for tools/test_llama.sh
+#   --environments  also .env/environments (1 GB): reasoning-gym, TextArena, OpenEnv, verifiers, for
+#               tools/test_environments.sh
 #
 # Safe to run again at any time, after an interruption too: an environment counts as complete once
 # its stamp, written last, holds the list of pinned versions; one without a stamp is checked file by
@@ -122,7 +124,7 @@ build_release() {
 }
 
 main() {
-  local tests=1 oracle=0 cuda=0 vllm=0 llama=0 option more=()
+  local tests=1 oracle=0 cuda=0 vllm=0 llama=0 environments=0 option more=()
   for option in "$@"; do
     case $option in
       --no-tests) tests=0 ;;
@@ -131,11 +133,12 @@ main() {
       --fuzz) more+=(clang) ;;
       --vllm) vllm=1 ;;
       --llama) llama=1 ;;
+      --environments) environments=1 ;;
       -h | --help)
-        sed -n "2,13s/^# \{0,1\}//p" tools/setup.sh
+        sed -n "2,15s/^# \{0,1\}//p" tools/setup.sh
         return
         ;;
-      *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama or --help" ;;
+      *) die "unknown option '$option'; expected --no-tests, --oracle, --cuda, --fuzz, --vllm, --llama, --environments or --help" ;;
     esac
   done
   ((cuda)) && ! command -v nvcc >/dev/null &&
@@ -154,6 +157,7 @@ main() {
   ((cuda)) && make_env cuda 13
   ((vllm)) && make_env vllm 16 --no-deps
   ((llama)) && make_env llama 1 --no-deps
+  ((environments)) && make_env environments 2 --no-deps
   build_release "$tests" "$cuda"
   [[ -x build/ringside ]] || die "the build left no build/ringside"
   say "build/ringside is ready"

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/eval_sets.h"
 #include "rl/config/sections.h"
 #include "rl/config/task.h"
@@ -87,10 +88,10 @@ void check_evaluation(const Config& c, std::vector<Mistake>& mistakes) {
 // Who samples the completions of an evaluation.
 void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.eval.by != EvalBy::kWorkers) {
-    if (!c.rollout.harness.empty() && c.algorithm.task == Task::kRl && c.eval.every > 0) {
-      mistakes.push_back({"eval.by",
-                          "is embedded, but with rollout.harness only workers make samples; "
-                          "expected workers, or eval.every 0"});
+    if (has_sessions(c.rollout) && c.algorithm.task == Task::kRl && c.eval.every > 0) {
+      mistakes.push_back(
+          {"eval.by", "is embedded, but with " + sessions_key(c.rollout) +
+                          " only workers make samples; expected workers, or eval.every 0"});
     }
     return;
   }
@@ -98,11 +99,11 @@ void check_evaluation_by_workers(const Config& c, std::vector<Mistake>& mistakes
     mistakes.push_back({"eval.by", "is workers, but algorithm.task " + task_word(c) +
                                        " has none: it computes the loss on " +
                                        held_out_files(c).key + "; expected eval.by embedded"});
-  } else if (c.rollout.reward == "worker" && c.rollout.harness.empty()) {
+  } else if (c.rollout.reward == "worker" && !has_sessions(c.rollout)) {
     mistakes.push_back({"eval.by",
                         "is workers, but rollout.reward is worker: only Ringside's own workers "
-                        "evaluate, with the rewards of the recipe or of rollout.harness; expected "
-                        "rewards by name"});
+                        "evaluate, with the rewards of the recipe, of rollout.harness or of "
+                        "rollout.environment; expected rewards by name"});
   } else if (c.rollout.server == RolloutServer::kLlamaCpp && c.eval.temperature != 1.0) {
     mistakes.push_back({"eval.by",
                         "is workers, but rollout.server llama_cpp samples at temperature 1 only; "

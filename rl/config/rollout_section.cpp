@@ -1,7 +1,12 @@
+#include <nlohmann/json.hpp>
+
 #include "rl/config/data_files.h"
+#include "rl/config/environment_choice.h"
 #include "rl/config/harness_function.h"
 #include "rl/config/sections.h"
+#include "rl/config/stop_texts.h"
 #include "rl/config/task.h"
+#include "rl/rewards/judge_reward.h"
 #include "rl/rewards/weighted_rewards.h"
 
 namespace ringside::rl {
@@ -11,6 +16,11 @@ namespace {
 std::string absolute_reward_files(const std::string& text, const std::filesystem::path& folder) {
   return with_reward_files(text,
                            [&](const std::string& file) { return absolute_path(file, folder); });
+}
+
+// The rubric of a judge, if it is a file's name, as an absolute path.
+std::string absolute_rubric(const std::string& text, const std::filesystem::path& folder) {
+  return is_rubric_file(text) ? absolute_path(text, folder) : text;
 }
 
 void add_sampling(FieldList& fields, RolloutConfig& rollout) {
@@ -30,7 +40,9 @@ void add_sampling(FieldList& fields, RolloutConfig& rollout) {
   fields.integer("rollout.top_k", rollout.top_k, at_least(0),
                  "sample among the k most likely tokens; 0 = off");
   fields.text("rollout.stop", rollout.stop,
-              "a completion ends after this text; \"\" = after the model's end-of-sequence token");
+              "a completion ends after this text, or after the first of several: [\"\\n\", "
+              "\"###\"]; each is "
+              "one token; \"\" = after the model's end-of-sequence token");
   fields.text("rollout.reward", rollout.reward,
               "the reward, or several with weights: \"math_answer, regex * 0.2\"; "
               "python(FILE.py:FUNCTION) = your own function, FILE from the recipe's folder; worker "
@@ -65,6 +77,20 @@ void add_reward_options(FieldList& fields, RewardOptionsConfig& options) {
               "http: address of the reward model, which is called by POST");
   fields.real("rollout.reward_options.http_timeout_s", options.http_timeout_s, above(0),
               "http: seconds that one attempt may take, of three");
+  fields.text("rollout.reward_options.judge_url", options.judge_url,
+              "judge: base address of a server with OpenAI's API: https://host/v1");
+  fields.text("rollout.reward_options.judge_model", options.judge_model,
+              "judge: name of the model that judges");
+  fields.text("rollout.reward_options.judge_rubric", options.judge_rubric,
+              "judge: what a good completion is, as text or as a file .md or .txt, from the "
+              "recipe's folder; \"\" = it is right",
+              absolute_rubric);
+  fields.path("rollout.reward_options.judge_api_key_file", options.judge_api_key_file,
+              "judge: file with the server's key; \"\" = none");
+  fields.integer("rollout.reward_options.judge_concurrency", options.judge_concurrency,
+                 between(1, 4096), "judge: requests at a time, of each worker");
+  fields.real("rollout.reward_options.judge_timeout_s", options.judge_timeout_s, above(0),
+              "judge: seconds that one attempt may take, of three");
   fields.text("rollout.reward_options.python_command", options.python_command,
               "python: interpreter that runs your functions, and its arguments");
   fields.integer(
@@ -84,7 +110,15 @@ void add_harness(FieldList& fields, RolloutConfig& rollout) {
               "one that runs elsewhere claims them; \"\" = a sample is one completion. Its reward "
               "is what FUNCTION returns (rollout.reward worker)",
               absolute_harness_file);
-  fields.section("rollout.harness_options", "used if harness is not empty");
+  fields.text("rollout.environment", rollout.environment,
+              "python(FILE.py:CLASS) = your own environment makes the samples, turn by turn; FILE "
+              "from the recipe's folder; reasoning_gym(TASK), verifiers(ENVIRONMENT), "
+              "textarena(GAME), openenv(ADDRESS) = one of these packages; \"\" = none. A sample's "
+              "reward is the environment's (rollout.reward worker)",
+              absolute_environment_file);
+  fields.text("rollout.environment_options", rollout.environment_options,
+              "arguments of the environment, as JSON: {\"system_prompt\": \"Be brief.\"}");
+  fields.section("rollout.harness_options", "used if harness or environment is not empty");
   fields.text("rollout.harness_options.address", harness.address,
               "HOST:PORT of the gateway; port 0 = a free one, which the worker logs. It has no "
               "authentication but the names of its sessions: use loopback or a private network");
@@ -95,7 +129,7 @@ void add_harness(FieldList& fields, RolloutConfig& rollout) {
   fields.real("rollout.harness_options.session_timeout_s", harness.session_timeout_s, above(0),
               "seconds after which a session that has not ended has failed");
   fields.text("rollout.harness_options.python_command", harness.python_command,
-              "interpreter that runs the function, and its arguments");
+              "interpreter that runs harness or environment, and its arguments");
   fields.text("rollout.harness_options.parser", harness.parser,
               "how tool calls and reasoning are read out of what the model said, by the name of a "
               "format; auto = by the model's chat template; none = all is content");
@@ -164,34 +198,61 @@ bool is_bindable(const std::string& address) {
          port.find_first_not_of("0123456789") == std::string::npos && std::stoi(port) <= 65535;
 }
 
-}  // namespace
-
-void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
-  const RolloutConfig& rollout = c.rollout;
-  if (rollout.harness.empty() || !samples_completions(c)) {
-    return;
-  }
-  if (rollout.harness != kExternalHarness) {
+// What makes the sessions: a harness or an environment.
+void check_player(const RolloutConfig& rollout, std::vector<Mistake>& mistakes) {
+  if (!rollout.harness.empty() && rollout.harness != kExternalHarness) {
     try {
       parse_harness(rollout.harness);
     } catch (const std::invalid_argument& error) {
       mistakes.push_back({"rollout.harness", error.what()});
     }
   }
+  if (rollout.environment.empty()) {
+    return;
+  }
+  if (!rollout.harness.empty()) {
+    mistakes.push_back({"rollout.environment", "is " + rollout.environment +
+                                                   ", but rollout.harness makes the samples "
+                                                   "already; expected one of the two"});
+  }
+  try {
+    parse_environment(rollout.environment);
+  } catch (const std::invalid_argument& error) {
+    mistakes.push_back({"rollout.environment", error.what()});
+  }
+  if (!rollout.environment_options.empty() &&
+      !nlohmann::json::parse(rollout.environment_options, nullptr, false).is_object()) {
+    mistakes.push_back({"rollout.environment_options",
+                        "is " + rollout.environment_options + "; expected a JSON object"});
+  }
+}
+
+}  // namespace
+
+void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
+  const RolloutConfig& rollout = c.rollout;
+  try {
+    stop_texts(rollout.stop);
+  } catch (const std::invalid_argument& error) {
+    mistakes.push_back({"rollout.stop", error.what()});
+  }
+  if (!has_sessions(rollout) || !samples_completions(c)) {
+    return;
+  }
+  check_player(rollout, mistakes);
   if (rollout.reward != "worker") {
-    mistakes.push_back({"rollout.reward", "is \"" + rollout.reward +
-                                              "\", but with rollout.harness a sample's reward is "
-                                              "what the harness says; expected worker"});
+    mistakes.push_back(
+        {"rollout.reward", "is \"" + rollout.reward + "\", but with " + sessions_key(rollout) +
+                               " a sample's reward is what that says; expected worker"});
   }
   if (!c.data.image_key.empty()) {
-    mistakes.push_back({"data.image_key",
-                        "is set, but requests of a harness cannot have images yet; expected "
-                        "nothing"});
+    mistakes.push_back({"data.image_key", "is set, but requests of " + sessions_key(rollout) +
+                                              " cannot have images yet; expected nothing"});
   }
   if (c.algorithm.router_replay == RouterReplay::kRollout) {
-    mistakes.push_back({"algorithm.router_replay",
-                        "is rollout, but samples of a harness bring no experts; expected none or "
-                        "recompute"});
+    mistakes.push_back(
+        {"algorithm.router_replay", "is rollout, but samples of " + sessions_key(rollout) +
+                                        " bring no experts; expected none or recompute"});
   }
   if (!is_bindable(rollout.harness_options.address)) {
     mistakes.push_back({"rollout.harness_options.address",

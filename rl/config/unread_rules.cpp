@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/harness_function.h"
 #include "rl/config/task.h"
 #include "rl/config/teacher.h"
@@ -134,6 +135,7 @@ constexpr std::array kOfTasks = {
     UnreadRule{"weights.", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.train", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.answer_key", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.answer_after", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
@@ -253,14 +255,21 @@ constexpr std::array kOfRollouts = {
     UnreadRule{"rollout.reward_options.http_", "rollout.reward",
                [](const Config& c) { return rewards(c, {"http"}); },
                "rollout.reward has no http; or http in rollout.reward"},
+    UnreadRule{"rollout.reward_options.judge_", "rollout.reward",
+               [](const Config& c) { return rewards(c, {"judge"}); },
+               "rollout.reward has no judge; or judge in rollout.reward"},
     UnreadRule{"rollout.reward_options.python_", "rollout.reward",
                [](const Config& c) { return rewards(c, {"python"}); },
                "rollout.reward has no python(FILE:FUNCTION); or such a function in "
                "rollout.reward"},
     UnreadRule{"rollout.server_options.", "rollout.server", has_server, kEmbedded},
     UnreadRule{"rollout.harness_options.", "rollout.harness",
-               [](const Config& c) { return !c.rollout.harness.empty(); },
-               "rollout.harness is empty: a sample is one completion; or a rollout.harness"},
+               [](const Config& c) { return has_sessions(c.rollout); },
+               "rollout.harness is empty: a sample is one completion; or a rollout.harness or "
+               "rollout.environment"},
+    UnreadRule{"rollout.environment_options", "rollout.environment",
+               [](const Config& c) { return !c.rollout.environment.empty(); },
+               "rollout.environment is empty: nothing has options; or a rollout.environment"},
     UnreadRule{"rollout.harness_options.python_command", "rollout.harness",
                [](const Config& c) { return c.rollout.harness != kExternalHarness; },
                "the worker does not start the harness; or rollout.harness python(FILE:FUNCTION)"},

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/harness_function.h"
 #include "rl/worker/harness_process.h"
 
@@ -12,8 +13,10 @@ void check_harness(const Config& config, const PreflightScope& scope, PreflightR
     return;
   }
   if (const std::string problem = harness_problem(config.rollout); !problem.empty()) {
+    const std::string& used =
+        config.rollout.environment.empty() ? config.rollout.harness : config.rollout.environment;
     report.mistakes.push_back(
-        {"rollout.harness", "is " + config.rollout.harness + ", which cannot be used: " + problem});
+        {sessions_key(config.rollout), "is " + used + ", which cannot be used: " + problem});
   }
 }
 

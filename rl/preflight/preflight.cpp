@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/task.h"
 #include "rl/preflight/data_files.h"
 #include "rl/preflight/harness_file.h"
@@ -60,7 +61,7 @@ void note_memory(const Config& config, const PreflightScope& scope, const ModelF
 
 bool uses_own_workers(const Config& config) {
   try {
-    return samples_completions(config) && config.rollout.harness.empty() &&
+    return samples_completions(config) && !has_sessions(config.rollout) &&
            parse_rewards(config.rollout.reward).empty();
   } catch (const std::invalid_argument&) {
     return false;  // check_combinations() reports it
@@ -92,7 +93,7 @@ PreflightReport preflight(const Config& config, const PreflightScope& scope) {
          "is worker, which leaves rewards to workers of your own, but `ringside run` starts its "
          "own; expected rewards by name, or `ringside train` with your workers"});
   }
-  if (!config.rollout.harness.empty()) {
+  if (has_sessions(config.rollout)) {
     check_harness(config, live, report);
   } else if (samples) {
     check_rewards(config, files, report);

@@ -1,4 +1,4 @@
-"""Calls a harness function of a user's file once for each session of the gateway, in several threads."""
+"""Plays the sessions of the gateway in several threads: with a harness function of a user's file, or an environment."""
 
 import asyncio
 import importlib.util
@@ -108,20 +108,32 @@ def serve(url):
             time.sleep(0.2)
 
 
-def setup(value):
-    file, name = value["file"], value["function"]
-    state["file"], state["name"] = file, name
+def module_of(file):
     sys.path[:1] = [os.path.dirname(file)]  # its neighbours can be imported
     spec = importlib.util.spec_from_file_location("ringside_harness", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["ringside_harness"] = module
     spec.loader.exec_module(module)
-    state["function"] = getattr(module, name, None)
-    if not callable(state["function"]):
-        raise LookupError(f"{file} has no function {name}")
+    return module
+
+
+def setup(value):
+    state["file"] = value["file"]
+    module = connector_module(value) if "connector" in value else module_of(value["file"])
+    if "function" in value:
+        state["name"] = value["function"]
+        state["function"] = getattr(module, value["function"], None)
+        if not callable(state["function"]):
+            raise LookupError(f"{value['file']} has no function {value['function']}")
+    else:
+        state["name"] = value["argument"]
+        state["make"] = environment_maker(value, module)
+        require_environment(state["make"](), value)  # its mistakes are found before the run
+        state["function"] = EnvironmentPlayer(state["make"], value["max_turns"])
     for _ in range(value["threads"]):
         threading.Thread(target=serve, args=(value["url"],), daemon=True).start()
 
 
 def answer(value):
-    return {}
+    """Nothing: the process lives; {"records": count, "seed": seed}: records of the environment."""
+    return {} if value is None else records_of(state["make"], value["records"], value["seed"])

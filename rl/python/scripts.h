@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace ringside::rl {
 
@@ -15,7 +17,15 @@ std::string chat_template_script();
 // Calls a function of a user's file.
 std::string reward_function_script();
 
-// Calls a function of a user's file for each session of a gateway.
+// Plays each session of a gateway: calls a function of a user's file, or plays an environment.
 std::string harness_script();
+
+// The environments of packages by name, in alphabetical order. The views live as long as the
+// program.
+std::vector<std::string_view> connector_names();
+
+// The source of one of connector_names(), which defines the class Environment.
+// Throws: std::out_of_range for another name.
+std::string connector_source(const std::string& name);
 
 }  // namespace ringside::rl

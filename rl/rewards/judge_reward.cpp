@@ -199,8 +199,8 @@ Reward judge_reward(const RewardOptions& options, std::function<void(millisecond
         return *score;
       }
     }
-    throw RewardUnavailable("no verdict from the judge " + url + " in " + std::to_string(kJudgeTries) +
-                            " tries: " + trouble);
+    throw RewardUnavailable("no verdict from the judge " + url + " in " +
+                            std::to_string(kJudgeTries) + " tries: " + trouble);
   };
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/device/side_stream.h"
+#include "rl/config/environment_choice.h"
 #include "rl/config/eval_sets.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
@@ -112,7 +113,7 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
       tokenizer ? held_out_of_workers(config, *tokenizer) : HeldOutPrompts();
   options.settings =
       shared_settings(config, model, prompts, held_out, known_stop_ids(config, model, tokenizer));
-  const bool known_ids = config.rollout.harness.empty();  // a harness writes prompts of its own
+  const bool known_ids = !has_sessions(config.rollout);  // sessions write prompts of their own
   std::vector<std::vector<int64_t>> held_out_ids;
   for (const HeldOutSet& set : held_out.sets()) {
     for (std::size_t i = 0; known_ids && i < set.prompts.size(); ++i) {

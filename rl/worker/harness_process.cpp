@@ -2,20 +2,44 @@
 
 #include <stdexcept>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/harness_function.h"
 #include "rl/python/scripts.h"
 
 namespace ringside::rl {
 namespace {
 
+constexpr double kRecordsSeconds = 24 * 3600.0;  // a package may draw puzzles for hours
+
+nlohmann::ordered_json environment_setup(const RolloutConfig& config) {
+  const EnvironmentChoice environment = parse_environment(config.environment);
+  const std::string& options = config.environment_options;
+  nlohmann::ordered_json setup{
+      {"file", environment.file},
+      {"argument", environment.argument},
+      {"options", nlohmann::ordered_json::parse(options.empty() ? "{}" : options)},
+      {"max_turns", config.harness_options.max_turns}};
+  if (environment.file.empty()) {
+    setup["file"] = environment.connector + ".py";
+    setup["connector"] = environment.connector;
+    setup["source"] = connector_source(environment.connector);
+  }
+  return setup;
+}
+
 PythonProgram program_of(const RolloutConfig& config, const std::string& url, int64_t threads) {
   const HarnessConfig& options = config.harness_options;
-  const HarnessFunction harness = parse_harness(config.harness);
   PythonProgram program;
   program.command = options.python_command;
   program.script = harness_script();
-  program.setup = {
-      {"file", harness.file}, {"function", harness.function}, {"url", url}, {"threads", threads}};
+  if (config.environment.empty()) {
+    const HarnessFunction harness = parse_harness(config.harness);
+    program.setup = {{"file", harness.file}, {"function", harness.function}};
+  } else {
+    program.setup = environment_setup(config);
+  }
+  program.setup["url"] = url;
+  program.setup["threads"] = threads;
   return program;
 }
 
@@ -26,7 +50,7 @@ HarnessProcess::HarnessProcess(const RolloutConfig& config, const std::string& u
   try {
     process_.start();
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("rollout.harness: " + std::string(error.what()));
+    throw std::runtime_error(sessions_key(config) + ": " + error.what());
   }
 }
 
@@ -40,6 +64,12 @@ std::string harness_problem(const RolloutConfig& config) {
   return "";
 }
 
+nlohmann::json environment_records(const RolloutConfig& config, int64_t count, int64_t seed) {
+  PythonProgram program = program_of(config, "", 0);
+  program.timeout_s = kRecordsSeconds;
+  return PythonProcess(std::move(program)).ask({{"records", count}, {"seed", seed}});
+}
+
 void HarnessProcess::check() {
   if (process_.id() < 0) {
     throw std::runtime_error("the harness has ended");
@@ -47,7 +77,7 @@ void HarnessProcess::check() {
   try {
     process_.ask(nullptr);
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("the harness (rollout.harness): " + std::string(error.what()));
+    throw std::runtime_error("the harness or environment: " + std::string(error.what()));
   }
 }
 

@@ -1,7 +1,10 @@
-// A Python harness that a worker starts: calls a function of the user's file for each session.
+// A Python process that a worker starts, which plays sessions: calls a harness function of the
+// user's file, or plays an environment.
 // Torch-free.
 #pragma once
 
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "rl/config/config.h"
@@ -25,9 +28,16 @@ class HarnessProcess {
   PythonProcess process_;
 };
 
-// Imports the file of rollout.harness and finds its function. Returns what is wrong with it; empty
+// Imports the file of rollout.harness and finds its function, or makes an environment of
+// rollout.environment. Returns what is wrong with it; empty
 // if nothing is.
 // Blocks: until the file is imported.
 std::string harness_problem(const RolloutConfig& config);
+
+// Records of data.train as the environment of rollout.environment makes them, each an object.
+// Blocks: until they are made.
+// Throws: std::runtime_error naming file and line of an exception, and for an environment that
+// makes no records.
+nlohmann::json environment_records(const RolloutConfig& config, int64_t count, int64_t seed);
 
 }  // namespace ringside::rl

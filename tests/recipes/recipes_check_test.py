@@ -38,6 +38,8 @@ class Recipes(unittest.TestCase):
         cls.data = stand_in.data(cls.folder)
         for shape in (ROOT / "configs/models").glob("*/config.json"):
             stand_in.model(cls.folder, shape.parent.name)
+        cls.game = cls.folder / "game.py"  # for environments of packages that are not here
+        cls.game.write_text("class Game:\n    def play(self, session):\n        return 0.0\n")
         for script in ROOT.glob("recipes/*/make_data.py"):
             subprocess.run([sys.executable, script, "--out", cls.folder / script.parent.name, "--demonstrations", "50"],
                            check=True, stdout=subprocess.DEVNULL)
@@ -45,6 +47,12 @@ class Recipes(unittest.TestCase):
     def stand_ins(self, inputs: list[str]) -> list[str]:
         """Settings that replace the model and the data of a recipe by those made here."""
         texts = [(ROOT / word).read_text() for word in inputs if word.endswith(".yaml")]
+        if any(word.startswith("recipes/environments/") for word in inputs):  # model and data are named by its run.sh
+            supervised = "recipes/environments/sft.yaml" in inputs
+            return [f"model.path={self.folder / 'Qwen3-0.6B'}", "model.init=random",
+                    *([f"data.sft={self.data['data.sft']}"] if supervised else
+                      [f"data.train={self.data['data.train']}", f"rollout.environment=python({self.game}:Game)",
+                       "rollout.environment_options={}"])]
         model = self.last(r"^model:.*\bpath: ([^\s,}]+)", texts)
         task = pathlib.PurePath(model).parts[3] if "/runs/" in model else ""
         settings = ["model.init=random", f"model.path={self.folder / (f'{task}/model' if task else pathlib.PurePath(model).name)}"]

@@ -380,6 +380,8 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
       {{"algorithm.sapo.tau_positive=2"}, "sapo.tau_positive: is 2.0", "or loss sapo"},
       {{"algorithm.critic.learning_rate=0.1"}, "critic.learning_rate", "has no critic"},
       {{"rollout.reward_options.http_url=http://x"}, "http_url", "or http in rollout.reward"},
+      {{"rollout.reward_options.judge_model=x"}, "judge_model", "or judge in rollout.reward"},
+      {{sft, "data.answer_after=x"}, "data.answer_after", "algorithm.task sft"},
       {{"rollout.server_options.url=http://x"}, "server_options.url", "rollout.server is embedded"},
       {{"algorithm.correction.high=3"}, "correction.high: is 3.0", "correction.mode is none"},
       {{"optimizer.min_lr_ratio=0.1"}, "min_lr_ratio: is 0.1", "lr_schedule constant"},

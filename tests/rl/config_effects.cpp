@@ -338,6 +338,7 @@ std::vector<Effect> prompt_effects() {
       {"data.train", input_file("other.jsonl"), jobs, {}},
       {"data.prompt_key", "question", jobs, {"data.train=" + input_file("keys.jsonl")}},
       {"data.answer_key", "solution", jobs, {"data.train=" + input_file("keys.jsonl")}},
+      {"data.answer_after", "b", jobs, {"data.train=" + input_file("keys.jsonl")}},
       {"data.image_key",
        "picture",
        [](const rl::Config& c) {
@@ -397,6 +398,8 @@ std::vector<Effect> sampling_effects() {
 std::vector<Effect> reward_effects() {
   const Words json{"rollout.reward=json_schema"};
   const Words code{"rollout.reward=code_tests", "rollout.reward_options.code_timeout_s=10"};
+  const Words judge{"rollout.reward=judge", "rollout.reward_options.judge_model=m",
+                    "rollout.reward_options.judge_url=ftp://y"};
   const Words python{"rollout.reward=python(" + input_file("rewards.py") + ":slow)"};
   return {
       {"rollout.reward", "length", scored, {}},
@@ -419,6 +422,11 @@ std::vector<Effect> reward_effects() {
        "1e7",
        scored,
        {"rollout.reward=http", "rollout.reward_options.http_url=http://127.0.0.1:1"}},
+      {"rollout.reward_options.judge_url", "ftp://x", scored, judge},
+      {"rollout.reward_options.judge_model", "", scored, judge},
+      {"rollout.reward_options.judge_rubric", "no-such-file.md", scored, judge},
+      {"rollout.reward_options.judge_api_key_file", "no-such-key", scored, judge},
+      {"rollout.reward_options.judge_timeout_s", "1e7", scored, judge},
       {"rollout.reward_options.python_command", "no-such-python", scored, python},
       {"rollout.reward_options.python_timeout_s", "0.2", scored, python},
   };
@@ -511,6 +519,12 @@ const std::vector<Elsewhere>& elsewhere() {
       {"rollout.worker_threads", "tools/commands/rollout.cpp",
        "at::set_num_threads(static_cast<int>(loaded->config.rollout.worker_threads))"},
       {"rollout.harness", "tests/oracle/harness_clients.py", "rollout.harness=python("},
+      {"rollout.environment", "tests/tools/environment_play_test.py",
+       "rollout.environment=python("},
+      {"rollout.environment_options", "tests/tools/environment_play_test.py",
+       "rollout.environment_options="},
+      {"rollout.reward_options.judge_concurrency", "tests/rl/rewards_judge_test.cpp",
+       "options.judge_concurrency = 2"},
       {"rollout.harness_options.address", "rl/worker/session_worker.cpp", "options.address"},
       {"rollout.harness_options.concurrency", "rl/worker/harness_process.cpp",
        "options.concurrency"},

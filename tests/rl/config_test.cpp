@@ -11,9 +11,11 @@
 #include <tuple>
 #include <vector>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/load.h"
 #include "rl/config/presets.h"
 #include "rl/config/schema.h"
+#include "rl/config/stop_texts.h"
 #include "rl/config/unread_keys.h"
 #include "tests/rl/config_text.h"
 
@@ -185,6 +187,57 @@ TEST_CASE("values are checked at their type's edges") {
   CHECK_THAT(joined(load_config({}, {"rollout.reward=python(~other/my.py:score)"}).errors),
              Contains("rollout.reward") && Contains("home directory is not known"));
   CHECK(load_config({}, {"rollout.stop=a=b: c"}).config.rollout.stop == "a=b: c");
+}
+
+TEST_CASE("rollout.stop is one text, or a list of them in a file and on the command line") {
+  using Texts = std::vector<std::string>;
+  const auto stops = [](const std::string& yaml) {
+    const LoadedConfig loaded = load_text(yaml);
+    CHECK(joined(loaded.errors) == "");
+    CHECK(values_of(load_text(dump(loaded.config)).config) == values_of(loaded.config));
+    return stop_texts(loaded.config.rollout.stop);
+  };
+  CHECK(stops("rollout: {stop: \"\"}").empty());
+  CHECK(stops("rollout: {stop: \"###\"}") == Texts{"###"});
+  CHECK(stops("rollout: {stop: [\"\\n\", \"###\", 5]}") == Texts{"\n", "###", "5"});
+  CHECK(stops("rollout: {stop: \"[\"}") == Texts{"["});
+  CHECK(stops("rollout: {stop: \"[x]\"}") == Texts{"[x]"});
+  CHECK(stop_texts(load_config({}, {R"(rollout.stop=["a", "b"])"}).config.rollout.stop) ==
+        Texts{"a", "b"});
+  for (const char* wrong : {"[]", "[[\"a\"]]", "[\"a\", \"\"]", "[\"a\", {b: c}]"}) {
+    INFO(wrong);
+    CHECK_THAT(joined(load_text(std::string("rollout: {stop: ") + wrong + "}").errors),
+               Contains("rollout.stop") && Contains("expected one text, or a list of texts"));
+  }
+}
+
+TEST_CASE("rollout.environment names a class of a file or a package, and excludes a harness") {
+  const auto error = [](std::vector<std::string> words) {
+    words.emplace_back("rollout.reward=worker");
+    return joined(load_config({}, words).errors);
+  };
+  const EnvironmentChoice own = parse_environment("python(/a/b.py:Game)");
+  CHECK(own.file == "/a/b.py");
+  CHECK(own.argument == "Game");
+  const EnvironmentChoice packaged = parse_environment("openenv(http://127.0.0.1:8000)");
+  CHECK(packaged.connector == "openenv");
+  CHECK(packaged.file.empty());
+  CHECK(packaged.argument == "http://127.0.0.1:8000");
+  CHECK(error({"rollout.environment=reasoning_gym(chain_sum)"}) == "");
+  for (const char* wrong : {"chess", "chess(a)", "python(a.py)", "python(:A)", "python(a.py:)",
+                            "reasoning_gym()", "reasoning_gym(a"}) {
+    INFO(wrong);
+    CHECK_THAT(error({std::string("rollout.environment=") + wrong}),
+               Contains("expected python(FILE.py:CLASS), openenv(...), reasoning_gym(...), "
+                        "textarena(...), verifiers(...), or nothing"));
+  }
+  const std::string game = "rollout.environment=textarena(Nim-v0)";
+  CHECK_THAT(error({game, "rollout.harness=external"}), Contains("expected one of the two"));
+  CHECK_THAT(error({game, "rollout.environment_options=[1]"}), Contains("expected a JSON object"));
+  CHECK_THAT(joined(load_config({}, {game}).errors),
+             Contains("rollout.reward") && Contains("with rollout.environment"));
+  CHECK_THAT(joined(load_config({}, {R"(rollout.environment_options={"a": 1})"}).errors),
+             Contains("rollout.environment is empty"));
 }
 
 TEST_CASE("every preset is a set of known keys with valid values, and each changes something") {

@@ -26,6 +26,8 @@ void add_init_command(CommandContext& context);
 void add_keygen_command(CommandContext& context);
 // Log-probs of given token ids at any layout.
 void add_logprobs_command(CommandContext& context);
+// Records of data.train, by an environment.
+void add_records_command(CommandContext& context);
 // The manual page and completion for shells.
 void add_reference_commands(CommandContext& context);
 // One HTML page about runs.
@@ -41,10 +43,10 @@ void add_train_command(CommandContext& context);
 
 // In the order of `ringside --help`.
 inline constexpr std::array kCommands{
-    add_check_command,      add_doctor_command, add_eval_command,    add_export_command,
-    add_generate_command,   add_init_command,   add_keygen_command,  add_logprobs_command,
-    add_reference_commands, add_report_command, add_rollout_command, add_run_command,
-    add_top_command,        add_train_command,
+    add_check_command,    add_doctor_command,     add_eval_command,   add_export_command,
+    add_generate_command, add_init_command,       add_keygen_command, add_logprobs_command,
+    add_records_command,  add_reference_commands, add_report_command, add_rollout_command,
+    add_run_command,      add_top_command,        add_train_command,
 };
 
 }  // namespace ringside::tools

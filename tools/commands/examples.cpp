@@ -30,6 +30,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
       {"logprobs",
        {"ringside logprobs --model my-model --input ids.jsonl --output logprobs.jsonl"}},
       {"man", {"ringside man | man -l -"}},
+      {"records", {"ringside records my.yaml --count 5000 --out data/train.jsonl"}},
       {"report", {"ringside report runs/my runs/other --output report.html"}},
       {"rollout",
        {"ringside rollout my.yaml --run-dir runs/my",

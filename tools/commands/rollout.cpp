@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 
+#include "rl/config/environment_choice.h"
 #include "rl/report/log.h"
 #include "rl/worker/embedded_worker.h"
 #include "rl/worker/server_worker.h"
@@ -52,7 +53,7 @@ int rollout(const RolloutOptions& options) {
   }
   settings.should_stop = [] { return stop_signal() != 0; };
   rl::log::set_prefix(settings.worker_id);
-  if (!loaded->config.rollout.harness.empty()) {
+  if (rl::has_sessions(loaded->config.rollout)) {
     rl::run_session_worker(loaded->config, settings);
   } else if (loaded->config.rollout.server == rl::RolloutServer::kEmbedded) {
     rl::run_embedded_worker(loaded->config, settings);

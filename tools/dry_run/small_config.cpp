@@ -57,6 +57,8 @@ void shrink_rollouts(rl::RolloutConfig& rollout, bool images) {
   rollout.worker_threads = 1;
   rollout.server = rl::RolloutServer::kEmbedded;
   rollout.harness = "";  // an agent may call tools that are not here
+  rollout.environment = "";
+  rollout.environment_options = "";
   rollout.harness_options = {};
   rollout.stop = "";
 }

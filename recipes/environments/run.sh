@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs one of the recipes: records, demonstrations, warm start and GRPO in the environment.
+#
+# Usage: recipes/environments/run.sh reasoning_gym|textarena|openenv|verifiers [key=value ...]
+#   PYTHON    the Python that has the environment's package (python3)
+#   RINGSIDE  the program (build/ringside)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+readonly name=${1:?"usage: run.sh reasoning_gym|textarena|openenv|verifiers [key=value ...]"}
+shift
+readonly ringside=${RINGSIDE:-build/ringside} python=${PYTHON:-python3} here=recipes/environments run=runs/environments/$name
+# verifiers finds its environments as modules.
+readonly command="env PYTHONPATH=$here $python"
+
+if [[ $name == openenv ]]; then
+  "$python" $here/openenv_server.py &
+  server=$!
+  trap 'kill "$server"' EXIT
+  for _ in {1..100}; do
+    curl --silent --fail --output /dev/null http://127.0.0.1:8123/health && break
+    sleep 0.2
+  done
+fi
+mkdir -p "$run"
+settings=($here/grpo.yaml "$here/$name.yaml" "rollout.harness_options.python_command=$command" "data.train=$run/train.jsonl"
+  "model.path=$run/sft/checkpoint-final")
+if [[ ! -s $run/train.jsonl ]]; then
+  "$ringside" records "${settings[@]}" --count 4000 --out "$run/train.jsonl"
+fi
+if [[ ! -d $run/sft/checkpoint-final ]]; then
+  $command $here/demonstrations.py "$name" --records "$run/train.jsonl" --out "$run"
+  "$ringside" train $here/sft.yaml "model.path=$run/model" "data.sft=$run/sft.jsonl" --run-dir "$run/sft"
+fi
+"$ringside" run "${settings[@]}" --run-dir "$run/grpo" "$@"
