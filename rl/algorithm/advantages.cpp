@@ -115,6 +115,30 @@ Eigen::ArrayXd lead_of_the_best(const Eigen::ArrayXd& group) {
   return result;
 }
 
+// The baseline of opo: the mean reward, each weighted by its sample's loss tokens.
+double mean_by_length(const Group& group, std::span<const int64_t> loss_tokens) {
+  double sum = 0.0, tokens = 0.0;
+  for (std::size_t i = 0; i < group.place.size(); ++i) {
+    const auto length = static_cast<double>(loss_tokens[group.place[i]]);
+    sum += length * group.rewards[static_cast<Eigen::Index>(i)];
+    tokens += length;
+  }
+  return sum / tokens;
+}
+
+// Whether the group has a token that its advantages are given to.
+bool has_loss_token(const Group& group, std::span<const int64_t> loss_tokens) {
+  return std::any_of(group.place.begin(), group.place.end(),
+                     [&](std::size_t place) { return loss_tokens[place] > 0; });
+}
+
+// What config.gpg_scale multiplies by.
+double gpg_factor(const std::vector<Group>& groups) {
+  const Eigen::ArrayXd all = all_rewards(groups);
+  const auto counted = static_cast<double>((all != 0.0).count());
+  return static_cast<double>(all.size()) / std::max(1.0, counted);
+}
+
 // The advantages of a group of at least two whose rewards are not all equal.
 Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
                              const AdvantageConfig& config) {
@@ -129,6 +153,8 @@ Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
       return lead_of_the_best(group) / divisors(group, batch_std, config);
     case AdvantageEstimator::kMaxRl:
       return mean > 0 ? Eigen::ArrayXd((group - mean) / mean) : Eigen::ArrayXd::Zero(group.size());
+    case AdvantageEstimator::kOpo:
+    case AdvantageEstimator::kOptimalTokenBaseline:
     case AdvantageEstimator::kReinforce:
     case AdvantageEstimator::kGdpo:
     case AdvantageEstimator::kGae:
@@ -150,22 +176,34 @@ void check_std(const AdvantageConfig& config, bool any) {
 }  // namespace
 
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
-                                     const AdvantageConfig& config,
-                                     const std::vector<bool>& scored) {
+                                     const AdvantageConfig& config, const std::vector<bool>& scored,
+                                     std::span<const int64_t> loss_tokens) {
   const auto of = config.estimator;
   if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce ||
-      of == AdvantageEstimator::kGae || of == AdvantageEstimator::kGiven) {
+      of == AdvantageEstimator::kOptimalTokenBaseline || of == AdvantageEstimator::kGae ||
+      of == AdvantageEstimator::kGiven) {
     throw std::invalid_argument("group_advantages: estimator " + word(of) +
                                 " is not made of one reward a sample");
+  }
+  const bool by_length = of == AdvantageEstimator::kOpo;
+  if (by_length && loss_tokens.size() != rewards.size()) {
+    throw std::invalid_argument("group_advantages: estimator opo got the lengths of " +
+                                std::to_string(loss_tokens.size()) + " samples, expected " +
+                                std::to_string(rewards.size()));
   }
   check_std(config, of == AdvantageEstimator::kGroupMean || of == AdvantageEstimator::kRloo);
   const auto groups = groups_of(rewards, group_size, scored);
   const double batch_std = standard_deviation(all_rewards(groups), config.unbiased);
   std::vector<double> advantages(rewards.size(), 0.0);
+  const double factor = config.gpg_scale ? gpg_factor(groups) : 1.0;
   for (const Group& group : groups) {
-    if (!all_equal(group.rewards)) {
-      put(group, advantages_of(group.rewards, batch_std, config), advantages);
+    if (all_equal(group.rewards) || (by_length && !has_loss_token(group, loss_tokens))) {
+      continue;
     }
+    put(group,
+        factor * (by_length ? group.rewards - mean_by_length(group, loss_tokens)
+                            : advantages_of(group.rewards, batch_std, config)),
+        advantages);
   }
   return advantages;
 }

@@ -22,18 +22,25 @@ namespace ringside::rl {
 //   pass_at_k  (r_max - r_second) / divisor for the best of the group, 0 for the others
 //              (verl's grpo_passk)
 //   max_rl     (R - mean) / mean, and 0 unless the mean is above 0 (prime-rl's max_rl)
+//   opo        R - sum of n_i R_i / sum of n_i, with n_i = loss_tokens of the group's samples: the
+//              baseline of least variance where a gradient's square grows with the length
+//              (Hao et al. 2025, OPO; verl's opo). 0 for a group without a loss token
 // The divisor by config.std, with standard deviations over n - 1 (config.unbiased) or n:
 //   group          the group's + eps (GRPO; with rloo: PipelineRL)
 //   batch          that of all rewards + eps (TRL's scale_rewards "batch")
 //   leave_one_out  that of the others + eps, and 1 where it is exactly 0 (NeMo-RL, with rloo)
 //   none           1 (Dr. GRPO, Liu et al. 2025; RLOO)
 // The advantages of a group of equal rewards, or of a group of one, are exactly 0.
+// With config.gpg_scale all are multiplied by the samples that have a score / those of them whose
+// reward is not 0, at least 1 (Chu et al. 2025, GPG; verl's gpg).
+// loss_tokens: of each sample, [G * group_size]; read by opo alone.
 // Throws: std::invalid_argument when the rewards are not whole groups, for estimators that do not
-// use one reward per sample (gdpo, reinforce, gae, given), and for pass_at_k and max_rl with std
-// batch or leave_one_out.
+// use one reward per sample (gdpo, optimal_token_baseline, reinforce, gae, given), for pass_at_k,
+// max_rl and opo with std batch or leave_one_out, and for opo without a length of each sample.
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config,
-                                     const std::vector<bool>& scored = {});
+                                     const std::vector<bool>& scored = {},
+                                     std::span<const int64_t> loss_tokens = {});
 
 // GDPO: every reward is normalised on its own within its group, (R - mean) / (std + eps), or R -
 // mean with std none. Their weighted sum is then normalised over all samples, (x - mean) / (std +

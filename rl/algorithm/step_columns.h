@@ -10,9 +10,8 @@ namespace ringside::rl {
 
 // Samples follow each other in the same order on every rank. A sample may have no loss token. All
 // log-probs are natural logarithms. A column that nothing reads is empty. The columns that a pass
-// over micro-batches fills (old, reference, teacher, value) hold this rank's own tokens and 0
-// elsewhere until merge_columns() is called.
-// Shapes: B = samples, N = loss tokens.
+// over micro-batches fills (old, reference, teacher, value, squares) hold this rank's own tokens
+// and 0 elsewhere until merge_columns() is called. Shapes: B = samples, N = loss tokens.
 struct StepColumns {
   std::vector<int64_t> begin{};       // [B + 1] first loss token of each sample, and N
   std::vector<double> rollout{};      // [N] log-prob under the policy that sampled
@@ -30,6 +29,8 @@ struct StepColumns {
   std::vector<double> chosen{};
   // [N] holds the aggregation and the global denominator; fixed before any backward
   std::vector<double> weight{};
+  // [N] sum over the vocabulary of the squared probabilities under the old policy
+  std::vector<double> squares{};
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }

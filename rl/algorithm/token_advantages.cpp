@@ -9,6 +9,7 @@
 
 #include "rl/algorithm/advantages.h"
 #include "rl/algorithm/kl_estimators.h"
+#include "rl/algorithm/token_baseline.h"
 #include "rl/config/teacher.h"
 #include "rl/rewards/length_penalty.h"
 
@@ -176,6 +177,15 @@ std::vector<double> gdpo(const StepColumns& table, const SampleRewards& rewards,
   return gdpo_advantages(components, weights, group_size, config.advantage, rewards.scored);
 }
 
+// Loss tokens of each sample.
+std::vector<int64_t> lengths_of(const StepColumns& table) {
+  std::vector<int64_t> lengths;
+  for (int64_t sample = 0; sample < table.samples(); ++sample) {
+    lengths.push_back(table.begin[sample + 1] - table.begin[sample]);
+  }
+  return lengths;
+}
+
 // One value per sample, given to each of its tokens.
 std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rewards,
                               const std::vector<double>& kl, int64_t group_size,
@@ -189,7 +199,8 @@ std::vector<double> by_sample(const StepColumns& table, const SampleRewards& rew
     for (std::size_t i = 0; i < scores.size(); ++i) {
       scores[i] -= costs[i];
     }
-    of_samples = group_advantages(scores, group_size, config.advantage, rewards.scored);
+    of_samples =
+        group_advantages(scores, group_size, config.advantage, rewards.scored, lengths_of(table));
   }
   std::vector<double> advantage;
   for (int64_t sample = 0; sample < table.samples(); ++sample) {
@@ -368,6 +379,13 @@ StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& re
   if (config.advantage.estimator == AdvantageEstimator::kReinforce) {
     result.advantage =
         discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);
+  } else if (config.advantage.estimator == AdvantageEstimator::kOptimalTokenBaseline) {
+    result.advantage =
+        discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);
+    const auto baseline = optimal_token_baselines(table, result.advantage, group_size);
+    for (std::size_t t = 0; t < baseline.size(); ++t) {
+      result.advantage[t] -= baseline[t];
+    }
   } else if (config.advantage.estimator == AdvantageEstimator::kGae) {
     gae(table, token_rewards(table, rewards, kl, kl_coef), config.advantage, result);
   } else {

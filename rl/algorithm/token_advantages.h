@@ -63,26 +63,30 @@ struct StepAdvantages {
 };
 
 // Advantages by config.advantage.estimator:
-//   group_mean, rloo, pass_at_k, max_rl, gdpo (advantages.h)
+//   group_mean, rloo, pass_at_k, max_rl, opo, gdpo (advantages.h)
 //              one value per sample, given to each of its tokens. Turn rewards are added to the
 //              sample's total; for gdpo they (and the KL of kl_in reward) are one more reward, of
 //              weight 1.
 //   reinforce  discounted returns-to-go of token rewards: G_t = r_t + gamma G_t+1
 //              (Williams 1992; REINFORCE++, Hu et al. 2025)
+//   optimal_token_baseline
+//              the same minus a baseline of each token (token_baseline.h). A group of equal rewards
+//              has advantages of about 0, not exactly
 //   gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t + gamma lambda A_t+1
 //              (Schulman et al. 2015), returns = A + V before whitening
 //   given      table.given unchanged: advantages that came with the rollouts. Rewards, if there are
 //              any, are used for metrics only.
-// For reinforce and gae the sample's total is the reward of its last loss token, and a turn's
-// reward is that of the turn's token. Time runs over the sample's loss tokens in order; tokens of
-// the environment between turns pass the next value and advantage through, as in verl. A sample
-// without a loss token still counts in its group's statistics.
-// KL, with d = old - reference, or old - rollout by kl_to:
+// For reinforce, optimal_token_baseline and gae the sample's total is the reward of its last loss
+// token, and a turn's reward is that of the turn's token. Time runs over the sample's loss tokens
+// in order; tokens of the environment between turns pass the next value and advantage through, as
+// in verl. A sample without a loss token still counts in its group's statistics. KL, with d = old -
+// reference, or old - rollout by kl_to:
 //   kl_in loss       none here
 //   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019). Estimators with
 //                    one value per sample add the sum to the sample's total before the group's
 //                    statistics (verl). Rejected with given, which uses no rewards.
-//   kl_in advantage  the same for reinforce and gae. Otherwise, after the estimator,
+//   kl_in advantage  the same for reinforce, optimal_token_baseline and gae. Otherwise, after the
+//   estimator,
 //                    A_t -= kl_coef sum_{u >= t} gamma^(u - t) kl_u (OpenRLHF, AReaL)
 // Whitening comes last: (x - mean) / sqrt(var + whiten_eps), var over n - 1 with
 // advantage.unbiased, otherwise n:
@@ -93,11 +97,13 @@ struct StepAdvantages {
 // With a teacher and algorithm.distillation.over sampled_token, behind all of that, so that what
 // the teacher says is not whitened: A_t -= coef (old_t - teacher_t), the reverse KL of the token's
 // policy to the teacher by its sampled token (Lu et al. 2025, On-policy distillation; verl's k1
-// with a policy gradient). kl_coef: current value of the coefficient. Throws: std::invalid_argument
-// naming the lengths or the sample: a table that is not consistent, no value for gae, no advantages
-// for given or kl_in reward with it, no reference for a KL, no teacher's log-probs, a turn reward
-// outside its sample, a number that is not finite, gdpo with reward.clip (gdpo does not use the
-// clipped total); and as advantages.h.
+// with a policy gradient).
+// kl_coef: current value of the coefficient.
+// Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
+// no value for gae, no squared probabilities for optimal_token_baseline, no advantages for given or
+// kl_in reward with it, no reference for a KL, no teacher's log-probs, a turn reward outside its
+// sample, a number that is not finite, gdpo with reward.clip (gdpo does not use the clipped total);
+// and as advantages.h.
 StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
                                int64_t group_size, const AlgorithmConfig& config, double kl_coef);
 

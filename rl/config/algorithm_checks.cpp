@@ -49,6 +49,12 @@ void check_estimator(const AlgorithmConfig& a, int64_t group_size, std::vector<M
          "is " + word(a.advantage.std) + ", but estimator " + word(estimator) +
              " does not use it; expected estimator group_mean or rloo, or std group"});
   }
+  if (estimator == AdvantageEstimator::kOptimalTokenBaseline &&
+      a.old_logprobs == OldLogprobs::kRollout) {
+    mistakes.push_back({"algorithm.old_logprobs",
+                        "is rollout, but estimator optimal_token_baseline needs the old policy's "
+                        "distributions, not the sampled tokens alone; expected recompute"});
+  }
   if (estimator == AdvantageEstimator::kGdpo && a.reward.clip > 0) {
     mistakes.push_back({"algorithm.reward.clip",
                         "is " + text_of(a.reward.clip) +

@@ -140,8 +140,9 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
               "that penalty falls from 0 to -overlong_factor");
   fields.choice("algorithm.advantage.estimator", advantage.estimator,
                 "group_mean = reward - group mean (GRPO), rloo = reward - mean of the others, "
-                "reinforce = returns, gdpo, pass_at_k, max_rl, gae (with a critic), given = "
-                "advantages that came with the rollouts");
+                "reinforce = returns, gdpo, pass_at_k, max_rl, opo = reward - group mean weighted "
+                "by the lengths, optimal_token_baseline = returns - a baseline of each token, gae "
+                "(with a critic), given = advantages that came with the rollouts");
   fields.choice("algorithm.advantage.std", advantage.std,
                 "group_mean, rloo, pass_at_k: divide by the standard deviation of group, batch or "
                 "leave_one_out; none = do not divide");
@@ -155,11 +156,16 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
               "added to that variance");
   fields.choice("algorithm.advantage.whiten_eps_in", advantage.whiten_eps_in,
                 "variance, or std: added to its root (AReaL)");
-  fields.real("algorithm.advantage.gamma", advantage.gamma, between(0, 1),
-              "discount per token, for estimators reinforce and gae and for kl_in: advantage");
+  fields.real(
+      "algorithm.advantage.gamma", advantage.gamma, between(0, 1),
+      "discount per token, for estimators reinforce, optimal_token_baseline and gae and for "
+      "kl_in: advantage");
   fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1),
               "gae: decay of the temporal differences");
 }
+fields.flag("algorithm.advantage.gpg_scale", advantage.gpg_scale,
+            "true = multiply by samples / samples whose reward is not 0 (GPG); for estimators that "
+            "compare a group's rewards");
 
 void add_critic(FieldList& fields, CriticConfig& critic) {
   fields.path("algorithm.critic.model_path", critic.model_path,

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "rl/config/enums.h"
 #include "rl/losses/policy_loss.h"
@@ -155,6 +157,7 @@ struct AdvantageConfig {
   double gamma = 1.0;
   double lambda = 1.0;
 };
+bool gpg_scale = false;
 
 struct CorrectionConfig {
   CorrectionMode mode = CorrectionMode::kNone;

@@ -74,6 +74,8 @@ enum class AdvantageEstimator {
   kGdpo,
   kPassAtK,
   kMaxRl,
+  kOpo,
+  kOptimalTokenBaseline,
   kGae,
   kGiven
 };
@@ -211,8 +213,10 @@ struct EnumNames<LossAggregation> {
 };
 template <>
 struct EnumNames<AdvantageEstimator> {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "group_mean", "rloo", "reinforce", "gdpo", "pass_at_k", "max_rl", "gae", "given"};
+  static constexpr std::array<std::string_view, 10> kNames = {
+      "group_mean", "rloo",   "reinforce", "gdpo",
+      "pass_at_k",  "max_rl", "opo",       "optimal_token_baseline",
+      "gae",        "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {

@@ -24,6 +24,13 @@ bool estimates_values(const Config& c) {
   return c.algorithm.advantage.estimator == AdvantageEstimator::kGae;
 }
 bool corrects(const Config& c) { return c.algorithm.correction.mode != CorrectionMode::kNone; }
+// Estimators that compare the rewards of a group, one a sample.
+bool compares_rewards(const Config& c) {
+  const AdvantageEstimator estimator = c.algorithm.advantage.estimator;
+  return estimator == AdvantageEstimator::kGroupMean || estimator == AdvantageEstimator::kRloo ||
+         estimator == AdvantageEstimator::kPassAtK || estimator == AdvantageEstimator::kMaxRl ||
+         estimator == AdvantageEstimator::kOpo;
+}
 bool has_server(const Config& c) { return c.rollout.server != RolloutServer::kEmbedded; }
 bool uses_muon(const Config& c) { return c.optimizer.kind == OptimizerKind::kMuon; }
 bool has_adapters(const Config& c) { return c.lora.rank > 0; }
@@ -43,7 +50,9 @@ bool divides(const Config& c) {
   return may_divide(c) && c.algorithm.advantage.std != AdvantageStd::kNone;
 }
 bool discounts(const Config& c) {
-  return estimates_values(c) || c.algorithm.advantage.estimator == AdvantageEstimator::kReinforce ||
+  const AdvantageEstimator estimator = c.algorithm.advantage.estimator;
+  return estimates_values(c) || estimator == AdvantageEstimator::kReinforce ||
+         estimator == AdvantageEstimator::kOptimalTokenBaseline ||
          (has_kl(c) && c.algorithm.kl_in == KlIn::kAdvantage);
 }
 
@@ -198,9 +207,12 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{"algorithm.advantage.whiten_eps_in", "algorithm.advantage.whiten",
                [](const Config& c) { return c.algorithm.advantage.whiten != Whiten::kNone; },
                "algorithm.advantage.whiten is none; or whiten tokens or sequences"},
-    UnreadRule{
-        "algorithm.advantage.gamma", "algorithm.advantage.estimator", discounts,
-        "nothing is discounted; or estimator reinforce or gae, or algorithm.kl_in advantage"},
+    UnreadRule{"algorithm.advantage.gamma", "algorithm.advantage.estimator", discounts,
+               "nothing is discounted; or estimator reinforce, optimal_token_baseline or gae, or "
+               "algorithm.kl_in advantage"},
+    UnreadRule{"algorithm.advantage.gpg_scale", "algorithm.advantage.estimator", compares_rewards,
+               "algorithm.advantage.estimator does not compare one reward a sample with its group; "
+               "or estimator group_mean, rloo, pass_at_k, max_rl or opo"},
     UnreadRule{"algorithm.advantage.lambda", "algorithm.advantage.estimator", estimates_values,
                kNoCritic},
     UnreadRule{"algorithm.distillation.", "algorithm.distillation.teacher", distils,

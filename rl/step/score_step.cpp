@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rl/config/teacher.h"
@@ -15,10 +16,15 @@ bool kl_before_updates(const AlgorithmConfig& config) {
   return config.kl_coef > 0.0 && config.kl_in != KlIn::kLoss;
 }
 
+bool reads_squares(const AlgorithmConfig& config) {
+  return config.advantage.estimator == AdvantageEstimator::kOptimalTokenBaseline;
+}
+
 // Whether advantages, corrections or the choice of tokens are computed from old log-probs.
 bool reads_old(const AlgorithmConfig& config) {
   return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config) ||
-         distils_samples(config) || policy_loss(config.loss).choose != nullptr;
+         reads_squares(config) || distils_samples(config) ||
+         policy_loss(config.loss).choose != nullptr;
 }
 
 using Figure = at::Tensor engine::HeadOutput::*;
@@ -61,6 +67,34 @@ void fill(std::vector<double>& column, const engine::ModelRunner& model, Figure 
   }
 }
 
+// The policy's log-probs at half the temperature: 2 x / T - log sum exp(2 x / T) of logits x. From
+// them and those at the temperature follow the sums of squared probabilities, without a sum of
+// their own over the vocabulary, at the price of one more forward pass.
+void fill_at_half_temperature(std::vector<double>& column, const engine::ModelRunner& policy,
+                              const StepColumns& columns,
+                              const std::vector<LocalBatch>& mini_batches, ColumnOutputs& outputs) {
+  StepColumns halved;
+  halved.temperature.assign(columns.rollout.size(), 0.5);
+  for (std::size_t t = 0; t < columns.temperature.size(); ++t) {
+    halved.temperature[t] *= columns.temperature[t];
+  }
+  column.assign(columns.rollout.size(), 0.0);
+  for (const LocalBatch& local : mini_batches) {
+    const auto inputs =
+        policy_inputs(local, halved, column_dtype(policy.decoder().compute_dtype()));
+    policy.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {
+      outputs.add(column, local.micro_batches[i], local.first_token, output.logprobs_n);
+    });
+  }
+}
+
+// sum p^2 = exp(log sum exp(2 x / T) - 2 log sum exp(x / T)) = exp(2 old - the log-prob above).
+void set_squares(StepColumns& columns) {
+  for (std::size_t t = 0; t < columns.squares.size(); ++t) {
+    columns.squares[t] = std::exp(2.0 * columns.old[t] - columns.squares[t]);
+  }
+}
+
 }  // namespace
 
 bool needs_old_pass(const Config& config) {
@@ -84,6 +118,10 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
       of_all_ranks.push_back(&columns.old);
     }
   }
+  if (reads_squares(algorithm)) {
+    fill_at_half_temperature(columns.squares, models.policy, columns, mini_batches, outputs);
+    of_all_ranks.push_back(&columns.squares);
+  }
   if (models.reference != nullptr) {
     fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns,
          models.seen_by_reference.empty() ? mini_batches : models.seen_by_reference, outputs);
@@ -106,6 +144,7 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
   }
   outputs.store();
   merge_columns(of_all_ranks, *comms.control(sp::axes::kEntries));
+  set_squares(columns);
 }
 
 void apply_micro_batch_mean(StepColumns& columns, const LocalBatch& mini_batch,

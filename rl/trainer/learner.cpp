@@ -116,14 +116,14 @@ void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) con
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
-  StepAdvantages advantages = step_advantages(
-      batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm, state_.kl_coef);
   const bool corrected = config_.algorithm.correction.mode != CorrectionMode::kNone;
   correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction)
                           : CorrectionResult{};
+  batch.columns.correction = correction_.weight;
+  StepAdvantages advantages = step_advantages(
+      batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm, state_.kl_coef);
   batch.columns.advantage = advantages.advantage;
   batch.columns.returns = advantages.returns;
-  batch.columns.correction = correction_.weight;
   choose_tokens(batch);
   return advantages;
 }

@@ -19,10 +19,12 @@ STDS = {
     "pass_at_k": ["group", "none"],
     "gdpo": ["group", "none"],
     "max_rl": ["group"],
+    "opo": ["group"],
+    "optimal_token_baseline": ["group"],
     "reinforce": ["group"],
     "gae": ["group"],
 }
-PLAIN = {"k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "whiten_eps_in": "variance"}
+PLAIN = {"k3_bound": 0.0, "kl_bound": 0.0, "kl_average": "tokens", "whiten_eps_in": "variance", "gpg_scale": False}
 KLS = ["k1", "abs", "k2", "k3", "k1_straight", "abs_straight", "k3_straight", "k3_score", "k3_unbiased"]
 
 
@@ -45,17 +47,21 @@ def normalised(x, eps, unbiased):
     return (x - x.mean()) / (std_of(x, unbiased) + eps)
 
 
-def of_groups(scores, there, g, c):
-    """One advantage a sample of group_mean, rloo, pass_at_k and max_rl, over the samples that are there; 0 for the others."""
+def of_groups(scores, there, lengths, g, c):
+    """One advantage a sample of group_mean, rloo, pass_at_k, max_rl and opo, over the samples that are there; 0 for the others."""
     out = torch.zeros_like(scores)
     for members in torch.arange(len(scores)).split(g):
         members = members[there[members]]
         if len(members) > 1:
-            out[members] = of_group(scores[members], scores[there], c)
+            out[members] = of_group(scores[members], lengths[members], scores[there], c)
+    if c["gpg_scale"]:  # verl's alpha of gpg
+        out = out * there.sum() / torch.count_nonzero(scores[there]).clamp(min=1)
     return out
 
 
-def of_group(group, scores, c):
+def of_group(group, lengths, scores, c):
+    if c["estimator"] == "opo":  # verl's
+        return group - (lengths * group).sum() / lengths.sum()
     out = []
     for i in range(len(group)):
         others = torch.cat([group[:i], group[i + 1 :]])
@@ -112,6 +118,33 @@ def gae(rewards, values, mask, gamma, lam):
     return advantages, advantages + values
 
 
+def token_baselines(returns, b, g):
+    """verl's tir_optimal_token_baseline: the loss tokens of each sample moved to the left, then column by column."""
+    mask, width = b["mask"], int(b["mask"].sum(1).max())
+    w = 1 - 2 * b["old"].exp() + b["squares"]
+    if "correction" in b:
+        w = w * b["correction"] ** 2
+    w = (w * mask).cumsum(1)
+    left = {name: torch.zeros(len(mask), width, dtype=F64) for name in ("w", "returns", "baseline")}
+    for i, row in enumerate(mask.bool()):
+        left["w"][i, : row.sum()], left["returns"][i, : row.sum()] = w[i, row], returns[i, row]
+    lengths = mask.sum(1).to(torch.int64)
+    for members in torch.arange(len(mask)).split(g):
+        members = members[lengths[members] > 0]
+        if len(members) < 2:
+            continue
+        weight = left["w"][members]
+        left["baseline"][members] = (left["returns"][members] * weight).sum(0) / (weight.sum(0) + 1e-8)
+        order = lengths[members].argsort(descending=True)
+        longest, second = members[order[0]], members[order[1]]
+        if lengths[longest] > lengths[second]:
+            left["baseline"][longest, lengths[second] :] = 0
+    out = torch.zeros_like(returns)
+    for i, row in enumerate(mask.bool()):
+        out[i, row] = left["baseline"][i, : lengths[i]]
+    return out
+
+
 def whitened(x, mask, c):
     if c["whiten"] == "tokens":
         counted, n = x, mask.sum()
@@ -139,7 +172,7 @@ def advantages(b, c):
     for sample, _, value in b["turns"]:
         turn_sum[sample] += value
     returns = None
-    if c["estimator"] in ("reinforce", "gae"):
+    if c["estimator"] in ("reinforce", "gae", "optimal_token_baseline"):
         rewards = -c["kl_coef"] * kl
         for sample, position in enumerate(last):
             if position is not None:
@@ -151,12 +184,14 @@ def advantages(b, c):
             out, returns = gae(rewards, b["value"] * mask, mask, c["gamma"], c["lambda"])
         else:
             out = returns_to_go(rewards, mask, c["gamma"])
+            if c["estimator"] == "optimal_token_baseline":
+                out = (out - token_baselines(out, b, g)) * mask
     else:
         cost = c["kl_coef"] * kl.sum(1) if c["kl_in"] == "reward" else torch.zeros(len(mask), dtype=F64)
         if c["estimator"] == "gdpo":
             scores = gdpo([*b["by_name"], turn_sum - cost], [*b["weight"], 1.0], b["there"], g, c)
         else:
-            scores = of_groups(b["total"] + turn_sum - cost, b["there"], g, c)
+            scores = of_groups(b["total"] + turn_sum - cost, b["there"], mask.sum(1), g, c)
         out = scores[:, None] * mask
         if c["kl_in"] == "advantage":
             out = out - c["kl_coef"] * returns_to_go(kl, mask, c["gamma"])
@@ -171,7 +206,39 @@ def advantages(b, c):
     return result
 
 
-def correction(b, mode, level, low, high, token_high=0.0):
+def rejected(log_ratio, mask, criteria):
+    """verl's rollout_rs: which tokens each of the criteria keeps. log_ratio: old - rollout."""
+    safe = log_ratio.clamp(-20, 20)
+    token = {"k1": -safe, "k2": safe**2 / 2, "k3": safe.exp() - 1 - safe}
+    keep = torch.ones_like(mask, dtype=torch.bool)
+    for criterion in criteria:
+        over, kind = criterion["by"].rsplit("_", 1)
+        value = token[kind]
+        if over == "seq_sum":
+            value = (value * mask).sum(1, keepdim=True)
+        elif over == "seq_mean":
+            value = (value * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        elif over == "seq_max":
+            value = value.masked_fill(mask == 0, -torch.inf).amax(1, keepdim=True)
+        if kind == "k1":
+            lower = criterion.get("low", 1 / criterion["high"])
+            keep = keep & (value >= torch.tensor(lower, dtype=F64).log()) & (value <= torch.tensor(criterion["high"], dtype=F64).log())
+        else:
+            keep = keep & (value <= criterion["high"])
+    return ~keep
+
+
+def normalised_weights(weight, mask, level):
+    """verl's rollout_is_batch_normalize."""
+    if level == "token":
+        mean = (weight * mask).sum() / mask.sum()
+    else:
+        filled = mask.sum(1) > 0
+        mean = ((weight * mask).sum(1) / mask.sum(1).clamp(min=1))[filled].mean()
+    return weight / mean if mean > 1e-8 else weight
+
+
+def correction(b, mode, level, low, high, token_high=0.0, reject=(), normalize=False):
     mask = b["mask"]
     n, valid = mask.sum(1), mask.sum(1) > 0
     log_ratio = (b["old"] - b["rollout"]) * mask
@@ -193,6 +260,10 @@ def correction(b, mode, level, low, high, token_high=0.0):
         "seq_mask_tis": torch.exp(log_ratio.clamp(-20, 20)).clamp(max=token_high or torch.inf) * kept,
     }[mode]
     w = ratio.clamp(low, high) if mode in ("none", "mask") else weight
+    drop = rejected(log_ratio, mask, reject)
+    outside = drop | (~inside if mode == "mask" else ~kept if mode == "seq_mask_tis" else torch.zeros_like(drop))
+    weight = normalised_weights(weight, mask, level) if normalize else weight
+    weight = torch.where(drop, 0.0, weight)
     floor = low if low > 0 else 1 / high
 
     def share(outside):
@@ -203,6 +274,7 @@ def correction(b, mode, level, low, high, token_high=0.0):
 
     return {
         "weight": weight[mask > 0].tolist(),
+        "kept": (~outside.expand_as(mask))[mask > 0].tolist(),
         "statistics": {
             "kl": token_mean(b["rollout"] - b["old"]),
             "k3_kl": token_mean(torch.exp(log_ratio.clamp(-20, 20)) - 1 - log_ratio.clamp(-20, 20)),
@@ -255,6 +327,8 @@ def make_batch(generator, groups, group_size, length, with_turns, outlier, faile
         "rollout": rollout,
         "reference": old + 0.4 * draw(samples, length),
         "value": draw(samples, length),
+        # Of a distribution that holds the token's probability, and the rest in one to some hundred parts.
+        "squares": old.exp() ** 2 + (1 - old.exp()) ** 2 * torch.rand(samples, length, generator=generator, dtype=F64),
     }
 
 
@@ -271,7 +345,7 @@ def table(b):
         "weight": b["weight"],
         "total": b["total"].tolist(),
         "turns": [[s, int(index[s, p]), value] for s, p, value in b["turns"]],
-        **{name: b[name][mask > 0].tolist() for name in ("old", "rollout", "reference", "value")},
+        **{name: b[name][mask > 0].tolist() for name in ("old", "rollout", "reference", "value", "squares")},
     }
 
 
@@ -313,6 +387,13 @@ def further_choices():
         yield {"estimator": estimator, "whiten": whiten, **base, **kl, **PLAIN, **more}
 
 
+def gpg_choices():
+    for estimator, std in [("group_mean", "none"), ("group_mean", "group"), ("rloo", "none"), ("opo", "group")]:
+        base = {"std": std, "unbiased": True, "whiten": "none", "whiten_eps": 1e-8, "eps": 1e-4, "gamma": 1.0, "lambda": 1.0}
+        kl = {"kl_in": "loss", "kl_to": "reference", "kl_estimator": "k3", "kl_coef": 0.0}
+        yield {"estimator": estimator, **base, **kl, **PLAIN, "gpg_scale": True}
+
+
 def main() -> None:
     generator = torch.Generator().manual_seed(7)
     batches = [
@@ -320,13 +401,20 @@ def main() -> None:
         make_batch(generator, 3, 3, 6, with_turns=False, outlier=True),
         make_batch(generator, 3, 5, 4, with_turns=True, outlier=False, failed=[3, 4, 11]),
     ]
-    text = {"batches": [json.dumps(table(b)) for b in batches], "advantages": [], "corrections": []}
+    text = {"batches": [json.dumps(table(b)) for b in batches], "advantages": [], "weighed": [], "corrections": []}
     for number, c in enumerate(choices()):
         for index, b in enumerate(batches):
             if index == 0 or number % 4 == 1:
                 text["advantages"].append(json.dumps({"batch": index, "keys": c, **advantages(b, c)}))
     for c in further_choices():
         text["advantages"].append(json.dumps({"batch": 0, "keys": c, **advantages(batches[0], c)}))
+    for c, (index, b) in itertools.product(gpg_choices(), enumerate(batches)):
+        text["advantages"].append(json.dumps({"batch": index, "keys": c, **advantages(b, c)}))
+    weighed = next(c for c in choices() if c["estimator"] == "optimal_token_baseline")
+    for index, b in enumerate(batches):  # with weights of a correction
+        weights = torch.zeros_like(b["mask"])
+        weights[b["mask"] > 0] = torch.tensor(correction(b, "tis", "token", 0.0, 2.0)["weight"], dtype=F64)
+        text["weighed"].append(json.dumps({"batch": index, "keys": weighed, **advantages({**b, "correction": weights}, weighed)}))
     modes = [(m, level) for m in ("none", "tis", "icepop", "mask") for level in ("token", "sequence", "geometric")]
     for index, b in enumerate(batches):
         for (mode, level), (low, high) in itertools.product([*modes, ("seq_mask_tis", "token")], [(0.0, 2.0), (0.8, 1.3)]):

@@ -74,6 +74,27 @@ TEST_CASE("the best of a group alone learns from pass_at_k") {
         std::vector<double>(4, 0.0));
 }
 
+TEST_CASE("opo takes a mean weighted by the lengths, which it needs") {
+  const AdvantageConfig config = advantage_config({"advantage.estimator=opo"});
+  // A long failure weighs as much as three short successes.
+  CHECK(group_advantages(std::vector<double>{1, 0, 0, 1}, 2, config, {},
+                         std::vector<int64_t>{1, 3, 4, 0}) ==
+        std::vector<double>{0.75, -0.25, 0, 1});
+  CHECK(group_advantages(std::vector<double>{1, 0}, 2, config, {}, std::vector<int64_t>{0, 0}) ==
+        std::vector<double>{0, 0});
+  CHECK_THROWS_WITH(group_advantages(std::vector<double>{1, 0}, 2, config),
+                    Catch::Contains("lengths of 0 samples, expected 2"));
+}
+
+TEST_CASE("gpg_scale counts the samples whose reward is not 0, failed ones left out") {
+  const AdvantageConfig config =
+      advantage_config({"advantage.std=none", "advantage.gpg_scale=true"});
+  CHECK(group_advantages(std::vector<double>{1, 0, 0, 0}, 2, config) ==
+        std::vector<double>{2, -2, 0, 0});
+  CHECK(group_advantages(std::vector<double>{1, 0, 0, 0}, 2, config, {true, true, false, false}) ==
+        std::vector<double>{1, -1, 0, 0});
+}
+
 TEST_CASE("max_rl gives nothing where the mean is not above zero") {
   const AdvantageConfig config = advantage_config({"advantage.estimator=max_rl"});
   CHECK(group_advantages(std::vector<double>{-1, 0, 1, -1}, 2, config) ==

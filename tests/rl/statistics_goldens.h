@@ -21,7 +21,9 @@ inline const nlohmann::json& advantage_goldens() {
 
 inline rl::StepColumns golden_table(std::size_t batch) {
   const auto& b = advantage_goldens()["batches"].at(batch);
-  return {b["begin"], b["rollout"], b["old"], b["reference"], b["value"]};
+  rl::StepColumns table{b["begin"], b["rollout"], b["old"], b["reference"], b["value"]};
+  table.squares = b["squares"].get<std::vector<double>>();
+  return table;
 }
 
 inline rl::SampleRewards golden_rewards(std::size_t batch) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "rl/algorithm/correction.h"
 #include "tests/rl/formula_config.h"
 #include "tests/rl/statistics_goldens.h"
 
@@ -17,9 +18,9 @@ namespace {
 
 // The algorithm of a case, through the words of a recipe.
 AlgorithmConfig token_config(const nlohmann::json& keys) {
-  static const std::set<std::string> kOfAdvantage = {"estimator",     "std",    "unbiased",
-                                                     "eps",           "whiten", "whiten_eps",
-                                                     "whiten_eps_in", "gamma",  "lambda"};
+  static const std::set<std::string> kOfAdvantage = {
+      "estimator",  "std",           "unbiased", "eps",    "whiten",
+      "whiten_eps", "whiten_eps_in", "gamma",    "lambda", "gpg_scale"};
   std::vector<std::string> words;
   for (const auto& [key, value] : keys.items()) {
     const std::string path =
@@ -57,7 +58,30 @@ TEST_CASE("advantages of every estimator are PyTorch's") {
     CHECK(distance({got.kl}, {golden["kl"].get<double>()}) < 1e-12);
     ++seen[golden["keys"]["estimator"]];
   }
-  CHECK(seen.size() == 7);
+  CHECK(seen.size() == 9);
+}
+
+TEST_CASE("a correction weighs the path of the optimal token baseline, by its square") {
+  for (const auto& golden : test::advantage_goldens()["weighed"]) {
+    const std::size_t batch = golden["batch"];
+    const AlgorithmConfig config = token_config(golden["keys"]);
+    rl::StepColumns table = test::golden_table(batch);
+    rl::CorrectionConfig correction;
+    correction.mode = rl::CorrectionMode::kTis;
+    table.correction = rl::correction_weights(table, correction).weight;
+    const auto got = rl::step_advantages(table, test::golden_rewards(batch),
+                                         test::advantage_goldens()["batches"][batch]["group_size"],
+                                         config, config.kl_coef);
+    CHECK(distance(got.advantage, golden["advantage"]) < 1e-12);
+  }
+}
+
+TEST_CASE("a token baseline needs squared probabilities, one for each loss token") {
+  AlgorithmConfig config;
+  config.advantage.estimator = rl::AdvantageEstimator::kOptimalTokenBaseline;
+  const auto table = table_of({0, 2, 3});
+  CHECK_THROWS_WITH(rl::step_advantages(table, totals({1, 0}), 2, config, 0),
+                    Catch::Contains("squares has 0 numbers for 3 loss tokens"));
 }
 
 TEST_CASE("KL values are the golden numbers, in any form") {

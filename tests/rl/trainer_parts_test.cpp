@@ -12,6 +12,8 @@
 #include "engine/io/weight_files.h"
 #include "engine/models/acting_values.h"
 #include "engine/optim/adamw.h"
+#include "engine/params/sharding.h"
+#include "engine/runner/collator_options.h"
 #include "engine/runner/model_runner.h"
 #include "rl/checkpoint/checkpoint_reader.h"
 #include "rl/data/training_batch.h"
@@ -20,6 +22,7 @@
 #include "rl/step/column_tensors.h"
 #include "rl/step/policy_update.h"
 #include "rl/step/score_documents.h"
+#include "rl/step/score_step.h"
 #include "rl/trainer/checkpoint.h"
 #include "rollout_bridge/weights/snapshot.h"
 #include "rollout_bridge/weights/weight_receiver.h"
@@ -437,5 +440,51 @@ TEST_CASE("documents are scored at each loss entry's temperature") {
     CHECK(found[1][0] == Approx(uniform).margin(1e-9));
     CHECK(found[1][1] == Approx(plain[1][1]).margin(1e-12));
     CHECK(std::abs(plain[1][0] - uniform) > 1e-6);
+  });
+}
+
+// Guards: a sum of squared probabilities of another position, temperature or rank. Oracle: the
+// probability of each word of the vocabulary, squared and added up.
+TEST_CASE("squared probabilities are those of the whole vocabulary at each token's temperature") {
+  const std::vector<int64_t> ids{1, 2, 3, 4};
+  const std::vector<double> temperature{0.7, 1.0, 1.8};
+  rl::Config config;
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kOptimalTokenBaseline;
+  test::run_ranks({1, 2, 1}, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+    const auto model = make_runner(3, at::kDouble, comms);
+    const int64_t words = model.decoder().config().vocab_size;
+    std::vector<double> expected;
+    for (std::size_t i = 0; i < temperature.size(); ++i) {
+      std::vector<sp::Document> each;
+      for (int64_t word = 0; word < words; ++word) {
+        std::vector<int64_t> with_word(ids.begin(), ids.begin() + static_cast<int64_t>(i) + 1);
+        with_word.push_back(word);
+        each.push_back(rl::make_scored_document(with_word, static_cast<int64_t>(i) + 1));
+      }
+      double sum = 0.0;
+      for (const auto& logprob :
+           rl::score_documents(model, each, mesh, comms, {200, {}},
+                               std::vector<double>(each.size(), temperature[i]))) {
+        sum += std::exp(2.0 * logprob.at(0));
+      }
+      expected.push_back(sum);
+    }
+    const std::vector<sp::Document> documents{rl::make_scored_document(ids, 1)};
+    std::vector<rl::LocalBatch> batches{
+        {sp::collate(documents, mesh,
+                     engine::collator_options(model.decoder().config(), 20, {},
+                                              engine::tensor_place(model.decoder().context()))),
+         0}};
+    rl::StepColumns columns;
+    columns.begin = {0, 3};
+    columns.rollout.assign(3, 0.0);
+    columns.temperature = temperature;
+    rl::score_step(columns, batches, {model, nullptr, nullptr}, config, comms);
+    const auto lock = test::assertion_lock();
+    REQUIRE(columns.squares.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(columns.squares[i] == Approx(expected[i]).epsilon(1e-12));
+      CHECK(expected[i] < 0.9);
+    }
   });
 }
