@@ -7,13 +7,13 @@
 namespace ringside::rl {
 
 extern const PolicyLoss kPpoClip, kCispo, kSapo, kDppoTv, kGmpo, kReinforce, kClipCov, kKlCov,
-    kDppoKl, kVespo;
+    kDppoKl, kVespo, kDro;
 
 namespace {
 
 // The table: one file of this folder each.
-constexpr std::array kTable = {&kPpoClip,   &kCispo,   &kSapo,  &kDppoTv, &kGmpo,
-                               &kReinforce, &kClipCov, &kKlCov, &kDppoKl, &kVespo};
+constexpr std::array kTable = {&kPpoClip, &kCispo, &kSapo,   &kDppoTv, &kGmpo, &kReinforce,
+                               &kClipCov, &kKlCov, &kDppoKl, &kVespo,  &kDro};
 
 std::string dotted(std::string_view block, std::string_view key) {
   return std::string(block).append(".").append(key);

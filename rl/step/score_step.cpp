@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "rl/algorithm/correction.h"
 #include "rl/config/teacher.h"
 #include "rl/losses/policy_loss.h"
 
@@ -22,9 +23,8 @@ bool reads_squares(const AlgorithmConfig& config) {
 
 // Whether advantages, corrections or the choice of tokens are computed from old log-probs.
 bool reads_old(const AlgorithmConfig& config) {
-  return config.correction.mode != CorrectionMode::kNone || kl_before_updates(config) ||
-         reads_squares(config) || distils_samples(config) ||
-         policy_loss(config.loss).choose != nullptr;
+  return corrects(config.correction) || kl_before_updates(config) || reads_squares(config) ||
+         distils_samples(config) || policy_loss(config.loss).choose != nullptr;
 }
 
 using Figure = at::Tensor engine::HeadOutput::*;

@@ -161,6 +161,10 @@ LOSSES = {
         lambda lp, old, a: dppo_kl(lp, old, a, 0.01, 0.02),
     ),
     "reinforce": ({"loss": "reinforce"}, lambda lp, old, a: -a * lp),
+    "dro": (
+        {"loss": "dro", "dro.beta": 0.6},
+        lambda lp, old, a: -(lp * a - 0.5 * 0.6 * (lp - old) ** 2),  # verl's
+    ),
 }
 SEQUENCE_LOSSES = {
     "gspo": (

@@ -106,6 +106,7 @@ std::vector<Effect> loss_effects() {
       {"algorithm.kl_cov.ratio", "0.01", recorded, kKlCov},
       {"algorithm.kl_cov.kl_coef", "2", recorded, kKlCov},
       {"algorithm.dppo.ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
+      {"algorithm.dro.beta", "2", recorded, with(kTwice, {"algorithm.loss=dro"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
   };
