@@ -25,15 +25,16 @@ struct CorrectionStatistics {
   // Share of tokens (level token) or sequences with a ratio above high.
   double rollout_is_ratio_fraction_high = 0.0;
   double rollout_is_ratio_fraction_low = 0.0;  // below low, or below 1 / high where low is 0
-  double rollout_rs_masked_fraction = 0.0;     // share of weights that are 0
-  double training_ppl = 1.0;                   // mean over sequences of exp(-mean old log-prob)
-  double rollout_ppl = 1.0;                    // of exp(-mean rollout log-prob)
-  double ppl_ratio = 1.0;                      // of the quotient of the two
-  double token_mult_prob_error = 1.0;          // exp|old - rollout|, as NeMo-RL
+  double rollout_rs_masked_fraction = 0.0;  // share of weights that are 0, rejected ones among them
+  double training_ppl = 1.0;                // mean over sequences of exp(-mean old log-prob)
+  double rollout_ppl = 1.0;                 // of exp(-mean rollout log-prob)
+  double ppl_ratio = 1.0;                   // of the quotient of the two
+  double token_mult_prob_error = 1.0;       // exp|old - rollout|, as NeMo-RL
 };
 
 struct CorrectionResult {
   std::vector<double> weight;  // [N] that multiplies the policy loss of each token, constant
+  std::vector<bool> kept;      // [N] false: rejected, by the mode or by config.reject
   CorrectionStatistics statistics;
 };
 
@@ -50,13 +51,30 @@ struct CorrectionResult {
 //   seq_mask_tis  the token's ratio in samples whose geometric mean is within low and high,
 //                 0 in other samples (NeMo-RL, OpenRLHF); the ratio is at most token_high, unless
 //                 that is 0 (verl's geometric rejection with token weights: 2)
-// What else differs from verl: a rejected token (weight 0) counts in the denominators of
-// loss_weights.h, as in AReaL and verl's default trainer, also in a sample's own mean; it keeps its
-// KL and entropy terms; advantages are computed before the rejection. gmpo multiplies each token by
-// its own weight, where verl takes the geometric mean of the sample's.
+// With config.normalize the weights are divided by their mean, unless that is at most 1e-8: over
+// tokens at level token, over sequences at the others (verl's rollout_is_batch_normalize).
+// config.reject: a token that fails one of these criteria (rl/config/rejections.h), or is in a
+// sequence that does, has weight 0 in any mode. d is clamped to [-20, 20].
+//                 (verl's rollout_rs, with weights of rollout_is beside it)
+// Rejected are tokens outside of the bounds of mask and seq_mask_tis, and those that reject names;
+// tokens to which icepop gives 0 are not.
+// What else differs from verl: a rejected token counts in the denominators of loss_weights.h, as in
+// AReaL and verl's default trainer, also in a sample's own mean, and it keeps its KL and entropy
+// terms, unless drop_rejected() is called; advantages are computed before the rejection. gmpo
+// multiplies each token by its own weight, where verl takes the geometric mean of the sample's.
 // Reads table.begin, old and rollout.
 // Throws: std::invalid_argument for lengths that differ, bounds that admit no ratio, seq_mask_tis
-// at another level than token (it uses both), or a log-prob that is not finite.
+// at another level than token (it uses both), a log-prob that is not finite, or a config.reject
+// that checked_rejections() has not returned.
 CorrectionResult correction_weights(const StepColumns& table, const CorrectionConfig& config);
+
+// Whether the configuration weighs or rejects anything.
+bool corrects(const CorrectionConfig& config);
+
+// Sets columns.weight to 0 where columns.kept is 0, so that these tokens have no term of any kind.
+// With seq_mean_token_mean the mean of a sample is over the tokens that are left; the other
+// denominators stay. (verl) Does nothing if kept is empty.
+// Throws: std::invalid_argument when the lengths differ.
+void drop_rejected(StepColumns& columns, LossAggregation aggregation);
 
 }  // namespace ringside::rl

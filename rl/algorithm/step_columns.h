@@ -29,6 +29,8 @@ struct StepColumns {
   std::vector<double> chosen{};
   // [N] holds the aggregation and the global denominator; fixed before any backward
   std::vector<double> weight{};
+  // [N] 0 for rejected tokens that have no term of any kind, else 1; empty = all have
+  std::vector<double> kept{};
   // [N] sum over the vocabulary of the squared probabilities under the old policy
   std::vector<double> squares{};
 

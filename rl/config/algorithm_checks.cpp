@@ -128,6 +128,11 @@ void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
 
 void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const CorrectionConfig& c = a.correction;
+  if (!c.reject.empty() && a.old_logprobs == OldLogprobs::kRollout) {
+    mistakes.push_back({"algorithm.correction.reject",
+                        "is set, but algorithm.old_logprobs rollout takes the rollout's log-probs "
+                        "for the old ones, so that nothing differs; expected \"\""});
+  }
   if (c.mode != CorrectionMode::kNone && a.old_logprobs == OldLogprobs::kRollout) {
     mistakes.push_back({"algorithm.correction.mode",
                         "is " + word(c.mode) +

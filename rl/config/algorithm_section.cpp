@@ -2,6 +2,7 @@
 
 #include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
+#include "rl/config/rejections.h"
 #include "rl/config/sections.h"
 
 namespace ringside::rl {
@@ -267,6 +268,19 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.flag("algorithm.mask_truncated", algorithm.mask_truncated,
               "true = completions that ended by length get no loss");
 }
+  fields.text(
+      "algorithm.correction.reject", algorithm.correction.reject,
+      "criteria that tokens must pass, beside the mode: [{by: seq_mean_k1, low: 0.99, high: "
+      "1.01}, {by: token_k2, high: 2}]; verl's names and bounds: token_, seq_sum_ and "
+      "seq_mean_k1 to k3, seq_max_k2 and k3. k1 bounds sampler / trainer, low = 1 / high if "
+      "it is not set; \"\" = none",
+      checked_rejections);
+  fields.flag("algorithm.correction.drop_rejected", algorithm.correction.drop_rejected,
+              "true = rejected tokens have no KL and entropy terms either, and with "
+              "seq_mean_token_mean a sample's mean is over the others (verl)");
+  fields.flag("algorithm.correction.normalize", algorithm.correction.normalize,
+              "tis, icepop: true = divide the weights by their mean over the step's tokens, or at "
+              "the other levels sequences");
 
 }  // namespace
 

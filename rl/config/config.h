@@ -166,7 +166,9 @@ struct CorrectionConfig {
   double high = 2.0;
   double token_high = 0.0;
   double opsm_delta = 0.0;
-  std::string reject;
+  std::string reject{};  // as checked_rejections() returns it
+  bool drop_rejected = false;
+  bool normalize = false;
 };
 
 // Shaping of a sample's total reward before the advantages.

@@ -9,6 +9,7 @@
 
 #include "rl/config/data_files.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/rejections.h"
 #include "rl/config/schema.h"
 
 namespace ringside::rl {
@@ -46,6 +47,9 @@ struct SlotSchema {
   }
   // Any scalar is taken as it is written.
   Json operator()(const TextSlot& slot) const {
+    if (slot.resolve == checked_rejections) {
+      return {{"type", {"string", "array"}}, {"default", *slot.value}};
+    }
     return {{"type", {"string", "number", "boolean"}}, {"default", *slot.value}};
   }
   Json operator()(const PathSlot& slot) const {

@@ -8,6 +8,7 @@
 
 #include "rl/config/data_files.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/rejections.h"
 #include "rl/config/schema.h"
 #include "rl/config/suggest.h"
 
@@ -101,7 +102,8 @@ class Flattener {
   }
 
   void add_value(const std::string& key, const YAML::Mark& mark, const YAML::Node& node) {
-    if ((node.IsSequence() && is_data_files_key(key)) || (node.IsMap() && is_eval_sets_key(key))) {
+    if ((node.IsSequence() && (is_data_files_key(key) || is_rejections_key(key))) ||
+        (node.IsMap() && is_eval_sets_key(key))) {
       values_.push_back(
           {key, flow_text(node), place(mark, true), place(mark, false), source_.base});
     } else if (node.IsSequence() && key == "rollout.stop") {

@@ -45,9 +45,11 @@ at::Tensor left_out_by_opsm(const at::Tensor& logprob_n, const engine::Columns& 
 // The sum that the bonus multiplies.
 at::Tensor entropy_of(const at::Tensor& entropy_n, const engine::Columns& entries,
                       const AlgorithmConfig& config) {
-  return config.entropy_aggregation == EntropyAggregation::kLoss
-             ? (entries["weight"] * entropy_n).sum()
-             : entropy_n.sum();
+  if (config.entropy_aggregation == EntropyAggregation::kLoss) {
+    return (entries["weight"] * entropy_n).sum();
+  }
+  return config.correction.drop_rejected ? (entries["weight"].ne(0) * entropy_n).sum()
+                                         : entropy_n.sum();
 }
 
 }  // namespace

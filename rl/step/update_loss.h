@@ -26,7 +26,8 @@ struct LossContext {
 
 // The policy loss: loss = sum of weight * L - entropy_coef * entropy, with L = correction *
 // policy_objective + kl_coef * kl_estimate per token (policy_objective.h). The entropy is the mean
-// of all loss tokens, or with entropy_aggregation loss the sum of weight * entropy. L has the KL
+// of all loss tokens, or with entropy_aggregation loss the sum of weight * entropy; with
+// correction.drop_rejected without the tokens of weight 0, which count in the mean. L has the KL
 // term only if algorithm.kl_in is loss. Off-policy sequence masking: a sequence with A < 0
 // whose policy has drifted too far from the sampling policy has no policy term
 // (correction.opsm_delta). The gradient flows through logprob_n, and through entropy_n if there is

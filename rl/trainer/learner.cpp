@@ -116,14 +116,18 @@ void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) con
 }
 
 StepAdvantages Learner::compute_advantages(StepBatch& batch) {
-  const bool corrected = config_.algorithm.correction.mode != CorrectionMode::kNone;
-  correction_ = corrected ? correction_weights(batch.columns, config_.algorithm.correction)
-                          : CorrectionResult{};
+  const CorrectionConfig& correction = config_.algorithm.correction;
+  correction_ =
+      corrects(correction) ? correction_weights(batch.columns, correction) : CorrectionResult{};
   batch.columns.correction = correction_.weight;
   StepAdvantages advantages = step_advantages(
       batch.columns, batch.rewards, config_.rollout.group_size, config_.algorithm, state_.kl_coef);
   batch.columns.advantage = advantages.advantage;
   batch.columns.returns = advantages.returns;
+  if (correction.drop_rejected) {
+    batch.columns.kept.assign(correction_.kept.begin(), correction_.kept.end());
+    drop_rejected(batch.columns, config_.algorithm.loss_aggregation);
+  }
   choose_tokens(batch);
   return advantages;
 }

@@ -394,6 +394,27 @@ def gpg_choices():
         yield {"estimator": estimator, **base, **kl, **PLAIN, "gpg_scale": True}
 
 
+def rejections():
+    """Modes with criteria beside them: keys of verl's presets decoupled_*, and each criterion."""
+    of_ratio = [("token_k1", 0.8, 1.3), ("seq_sum_k1", 0.5, 2.0), ("seq_mean_k1", 0.9, 1.15)]
+    for by, low, high in of_ratio:
+        yield {"mode": "none", "level": "token", "reject": [{"by": by, "low": low, "high": high}]}
+        yield {"mode": "none", "level": "token", "reject": [{"by": by, "high": high}]}
+    limits = {"token_k2": 0.03, "token_k3": 0.04, "seq_sum_k2": 0.2, "seq_sum_k3": 0.15}
+    limits |= {"seq_mean_k2": 0.06, "seq_mean_k3": 0.05, "seq_max_k2": 0.1, "seq_max_k3": 0.12}
+    for by, high in limits.items():
+        yield {"mode": "none", "level": "token", "reject": [{"by": by, "high": high}]}
+    geometric = [{"by": "seq_mean_k1", "low": 0.9, "high": 1.15}]
+    yield {"mode": "tis", "level": "sequence", "reject": [{"by": "seq_sum_k1", "low": 0.5, "high": 2.0}]}  # seq_is_rs
+    yield {"mode": "tis", "level": "sequence", "reject": geometric}  # geo_rs_seq_tis
+    yield {"mode": "tis", "level": "token", "reject": geometric}  # geo_rs_token_tis
+    yield {"mode": "tis", "level": "token", "reject": [{"by": "seq_mean_k3", "high": 0.05}]}  # k3_rs_token_tis
+    yield {"mode": "icepop", "level": "token", "reject": [*geometric, {"by": "token_k2", "high": 0.03}]}
+    for mode, level in [("tis", "token"), ("tis", "sequence"), ("icepop", "token"), ("icepop", "sequence")]:
+        yield {"mode": mode, "level": level, "reject": [], "normalize": True}
+    yield {"mode": "tis", "level": "sequence", "reject": geometric, "normalize": True}
+
+
 def main() -> None:
     generator = torch.Generator().manual_seed(7)
     batches = [
@@ -420,6 +441,9 @@ def main() -> None:
         for (mode, level), (low, high) in itertools.product([*modes, ("seq_mask_tis", "token")], [(0.0, 2.0), (0.8, 1.3)]):
             case = {"batch": index, "mode": mode, "level": level, "low": low, "high": high}
             text["corrections"].append(json.dumps({**case, **correction(b, mode, level, low, high)}))
+        for keys in rejections():
+            case = {"batch": index, "low": 0.0, "high": 2.0, **keys}
+            text["corrections"].append(json.dumps({**case, **correction(b, **{k: v for k, v in case.items() if k != "batch"})}))
         case = {"batch": index, "mode": "seq_mask_tis", "level": "token", "low": 0.8, "high": 1.3, "token_high": 1.2}
         text["corrections"].append(json.dumps({**case, **correction(b, *list(case.values())[1:])}))
     target = pathlib.Path(__file__).with_suffix(".json")

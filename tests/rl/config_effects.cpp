@@ -184,6 +184,11 @@ std::vector<Effect> model_effects() {
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
+      {"algorithm.correction.reject", "[{by: token_k2, high: 0.0001}]", recorded, {}},
+      {"algorithm.correction.drop_rejected", "true", recorded,
+       with(kKl, {"algorithm.correction.reject=[{by: token_k2, high: 0.0001}]",
+                  "model.reference_path=" + input_file("reference")})},
+      {"algorithm.correction.normalize", "true", recorded, correction},
       {"lora.target_modules", "q_proj, down_proj", recorded, kLora},
       {"lora.path", input_file("adapter"), recorded, kLora},
       {"lora.base", "nf4", recorded, kLora},

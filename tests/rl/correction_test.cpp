@@ -56,10 +56,14 @@ TEST_CASE("corrections of every mode and level are PyTorch's, with their statist
                                   .level = value_of<CorrectionLevel>(golden["level"]),
                                   .low = golden["low"],
                                   .high = golden["high"],
-                                  .token_high = golden.value("token_high", 0.0)};
+                                  .token_high = golden.value("token_high", 0.0),
+                                  .reject = golden.value("reject", nlohmann::json::array()).dump(),
+                                  .normalize = golden.value("normalize", false)};
     const auto got = rl::correction_weights(test::golden_table(golden["batch"]), config);
     CAPTURE(golden["batch"].dump(), golden["mode"].dump(), golden["level"].dump(), config.low);
+    CAPTURE(config.reject, config.normalize);
     CHECK(distance(got.weight, golden["weight"]) < 1e-12);
+    CHECK(got.kept == golden["kept"].get<std::vector<bool>>());
     CHECK(named(got.statistics).size() == golden["statistics"].size());
     for (const auto& [name, value] : named(got.statistics)) {
       CAPTURE(name, value, golden["statistics"][name].get<double>());
@@ -79,6 +83,23 @@ TEST_CASE("each mode keeps, bounds or drops what it says") {
   CHECK(distance(weights(CorrectionMode::kSeqMaskTis, token), {2, 0.5, 0}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kIcepop, CorrectionLevel::kSequence), {1, 1, 0}) < 1e-12);
   CHECK(distance(weights(CorrectionMode::kTis, CorrectionLevel::kGeometric), {1, 1, 3}) < 1e-12);
+}
+
+TEST_CASE("a dropped token has no weight, and its sample's mean is over the others") {
+  rl::StepColumns table = small_table();  // two samples of two tokens and one, and one without
+  table.weight = {0.25, 0.25, 0.5};
+  rl::StepColumns untouched = table;
+  rl::drop_rejected(untouched, rl::LossAggregation::kSeqMeanTokenMean);
+  CHECK(untouched.weight == table.weight);
+  table.kept = {1, 0, 0};
+  rl::StepColumns by_token = table;
+  rl::drop_rejected(by_token, rl::LossAggregation::kTokenMean);
+  CHECK(by_token.weight == std::vector<double>{0.25, 0, 0});
+  rl::drop_rejected(table, rl::LossAggregation::kSeqMeanTokenMean);
+  CHECK(table.weight == std::vector<double>{0.5, 0, 0});
+  table.kept.pop_back();
+  CHECK_THROWS_WITH(rl::drop_rejected(table, rl::LossAggregation::kTokenMean),
+                    Catch::Contains("2 flags for the weights of 3 loss tokens"));
 }
 
 TEST_CASE("two policies that agree need no correction; neither does a step without loss tokens") {
