@@ -157,6 +157,39 @@ void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) 
   }
 }
 
+// Combinations that the other mini-batches of a pass exclude.
+void check_passes(const Config& c, std::vector<Mistake>& mistakes) {
+  const AlgorithmConfig& a = c.algorithm;
+  const bool critic = a.advantage.estimator == AdvantageEstimator::kGae;
+  const int64_t of_critic = a.critic.num_mini_batches;
+  const bool resamples = a.resampling.method != "none";
+  if (c.train.shuffle_mini_batches && c.train.num_mini_batches == 1 &&
+      (!critic || of_critic <= 1)) {
+    mistakes.push_back({"train.shuffle_mini_batches",
+                        "is true, but train.num_mini_batches is 1: every sample is in the same "
+                        "optimizer step in any order; expected false, or num_mini_batches above "
+                        "1"});
+  }
+  if (resamples && a.advantage.estimator == AdvantageEstimator::kGiven) {
+    mistakes.push_back({"algorithm.resampling.method",
+                        "is " + a.resampling.method +
+                            ", which draws by rewards, but algorithm.advantage.estimator given "
+                            "takes advantages as they come, not rewards; expected none"});
+  }
+  if ((c.train.shuffle_mini_batches || resamples) && a.router_replay == RouterReplay::kRecompute) {
+    mistakes.push_back({"algorithm.router_replay",
+                        "is recompute, but train.shuffle_mini_batches or algorithm.resampling "
+                        "divides the samples otherwise than the pass of the old policy that "
+                        "records the routes; expected router_replay rollout or none"});
+  }
+  const int64_t samples = c.rollout.prompts_per_step * c.rollout.group_size;
+  if (critic && of_critic > samples) {
+    mistakes.push_back({"algorithm.critic.num_mini_batches",
+                        "is " + std::to_string(of_critic) + ", but a step has " +
+                            std::to_string(samples) + " samples; expected at most that"});
+  }
+}
+
 void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
   const RouterReplay replay = c.algorithm.router_replay;
   if (replay == RouterReplay::kNone) {
@@ -273,6 +306,9 @@ void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
   check_correction(c.algorithm, mistakes);
   check_distillation(c, mistakes);
   check_router_replay(c, mistakes);
+  if (rl) {
+    check_passes(c, mistakes);
+  }
   if (c.algorithm.reward.overlong_buffer_tokens > c.rollout.max_completion_tokens) {
     mistakes.push_back({"algorithm.reward.overlong_buffer_tokens",
                         "is " + std::to_string(c.algorithm.reward.overlong_buffer_tokens) +

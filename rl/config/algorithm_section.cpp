@@ -180,6 +180,22 @@ void add_critic(FieldList& fields, CriticConfig& critic) {
                  "first steps, in which only the value model learns");
   fields.real("algorithm.critic.max_grad_norm", critic.max_grad_norm, at_least(0),
               "clip the value model's gradient norm to this; 0 = no clipping");
+  fields.integer(
+      "algorithm.critic.num_iterations", critic.num_iterations, at_least(0),
+      "passes of the value model over each step's samples, all before the policy's; 0 = as "
+      "algorithm.num_iterations");
+  fields.integer("algorithm.critic.num_mini_batches", critic.num_mini_batches, at_least(0),
+                 "its optimizer steps per pass; 0 = as train.num_mini_batches");
+}
+
+void add_resampling(FieldList& fields, ResamplingConfig& resampling) {
+  fields.choice(
+      "algorithm.resampling.method", resampling.method,
+      {kResamplingMethods.begin(), kResamplingMethods.end()},
+      "draw the samples that a step trains on by their scores, with replacement (PF-PPO): "
+      "pow = by |score|^power, max_min = the highest and lowest alone, max_random = the "
+      "highest 4 times as often; none = each once. Advantages are computed before");
+  fields.real("algorithm.resampling.power", resampling.power, at_least(0), "of pow");
 }
 
 void add_distillation(FieldList& fields, DistillationConfig& distillation) {
@@ -294,6 +310,7 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   add_distillation(fields, algorithm.distillation);
   add_preference(fields, algorithm.preference);
   add_corrections(fields, algorithm);
+  add_resampling(fields, algorithm.resampling);
   fields.often_set("algorithm", {"task", "preset", "loss", "kl_coef", "clip_low", "clip_high",
                                  "loss_aggregation", "importance_level", "max_staleness",
                                  "dynamic_sampling", "router_replay", "mask_truncated"});

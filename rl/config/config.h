@@ -210,6 +210,8 @@ struct PreferenceConfig {
 };
 
 // Samples of a step drawn anew by their rewards (PF-PPO). method none = all are used once.
+inline constexpr std::array<std::string_view, 4> kResamplingMethods = {"none", "pow", "max_min",
+                                                                       "max_random"};
 struct ResamplingConfig {
   std::string method = "none";
   double power = 2.0;

@@ -74,6 +74,10 @@ void add_train(FieldList& fields, TrainConfig& train) {
                  "tokens in one micro-batch, over all sequence-parallel ranks together");
   fields.integer("train.num_mini_batches", train.num_mini_batches, at_least(1),
                  "optimizer steps per pass over a step's samples");
+  fields.flag(
+      "train.shuffle_mini_batches", train.shuffle_mini_batches,
+      "true = a step's samples are put into a new order in each pass before they are divided "
+      "into mini-batches; it depends on seed, step and pass alone");
   fields.integer("train.batch_size", train.batch_size, at_least(1),
                  "documents per step for algorithm.task: sft; pairs for dpo and reward_model");
   fields.integer("train.threads", train.threads, between(0, 1024),

@@ -241,6 +241,24 @@ constexpr std::array kOfAlgorithms = {
         [](const Config& c) { return c.algorithm.dynamic_sampling == DynamicSampling::kRefill; },
         "algorithm.dynamic_sampling is not refill; or dynamic_sampling refill"},
 };
+    UnreadRule{
+        "algorithm.correction.normalize", "algorithm.correction.mode",
+        [](const Config& c) {
+          const CorrectionMode mode = c.algorithm.correction.mode;
+          return mode == CorrectionMode::kTis || mode == CorrectionMode::kIcepop;
+        },
+        "algorithm.correction.mode has no importance weights that are divided; or mode tis or "
+        "icepop"},
+    UnreadRule{"algorithm.correction.drop_rejected", "algorithm.correction.reject",
+               [](const Config& c) {
+                 const CorrectionConfig& correction = c.algorithm.correction;
+                 return !correction.reject.empty() || correction.mode == CorrectionMode::kMask ||
+                        correction.mode == CorrectionMode::kSeqMaskTis;
+               },
+               "nothing is rejected; or algorithm.correction.reject, or mode mask or seq_mask_tis"},
+    UnreadRule{"algorithm.resampling.power", "algorithm.resampling.method",
+               [](const Config& c) { return c.algorithm.resampling.method == "pow"; },
+               "algorithm.resampling.method is not pow; or method pow"},
 
 constexpr std::array kOfRollouts = {
     UnreadRule{"rollout.reward_separator", "rollout.reward",

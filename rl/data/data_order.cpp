@@ -159,6 +159,8 @@ int64_t DataOrder::at(int64_t position) {
          part.order.at(number * part.per_stretch + static_cast<int64_t>(stretch.turn[at]));
 }
 
+void shuffle_items(std::vector<int64_t>& items, uint64_t seed) { shuffle_by(items, seed); }
+
 uint64_t mix_seed(std::initializer_list<uint64_t> parts) {
   uint64_t state = 0;
   for (const uint64_t part : parts) {

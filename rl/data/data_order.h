@@ -80,6 +80,9 @@ class DataOrder {
   std::deque<Stretch> stretches_;
 };
 
+// Puts the items into a random order that depends on the seed alone (Fisher-Yates).
+void shuffle_items(std::vector<int64_t>& items, uint64_t seed);
+
 // A seed for one of many independent streams: splitmix64 over the parts in order.
 // Source: Steele et al. 2014.
 uint64_t mix_seed(std::initializer_list<uint64_t> parts);

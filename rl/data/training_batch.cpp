@@ -1,6 +1,7 @@
 #include "rl/data/training_batch.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -99,14 +100,18 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
 }
 
 // images: null when no rollout of the step has one.
+// documents_of: appends how many each rollout is.
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
                           const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
-                          const TokenRoutes& routes, const StepImages* images, sp::Range part) {
+                          const TokenRoutes& routes, const StepImages* images, sp::Range part,
+                          std::vector<int64_t>& documents_of) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
   batch.loss_tokens = columns.begin[part.end] - batch.first_token;
   for (int64_t r = part.begin; r < part.end; ++r) {
-    for (const bridge::BranchPath& path : bridge::branch_paths(rollouts[r])) {
+    const auto paths = bridge::branch_paths(rollouts[r]);
+    documents_of.push_back(static_cast<int64_t>(paths.size()));
+    for (const bridge::BranchPath& path : paths) {
       const auto index = static_cast<int64_t>(batch.documents.size());
       batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, routes));
       if (images != nullptr) {
@@ -138,6 +143,50 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
   return trained;
 }
 
+// Of each sample of a batch.
+std::vector<std::vector<const sp::Document*>> documents_by_sample(const StepBatch& batch) {
+  std::vector<std::vector<const sp::Document*>> of_samples;
+  std::vector<const sp::Document*> all;
+  for (const MiniBatch& mini_batch : batch.mini_batches) {
+    for (const sp::Document& document : mini_batch.documents) {
+      all.push_back(&document);
+    }
+  }
+  auto next = all.begin();
+  for (const int64_t count : batch.documents_of) {
+    of_samples.emplace_back(next, next + count);
+    next += count;
+  }
+  return of_samples;
+}
+
+// The columns of these samples, without weights and chosen tokens, which hold for mini-batches.
+StepColumns arranged_columns(const StepColumns& columns, std::span<const int64_t> order) {
+  constexpr std::array kColumns = {
+      &StepColumns::rollout,   &StepColumns::old,     &StepColumns::reference,
+      &StepColumns::value,     &StepColumns::given,   &StepColumns::temperature,
+      &StepColumns::advantage, &StepColumns::returns, &StepColumns::correction,
+      &StepColumns::kept,      &StepColumns::squares};
+  StepColumns arranged;
+  arranged.begin.push_back(0);
+  for (const int64_t sample : order) {
+    if (sample < 0 || sample >= columns.samples()) {
+      throw std::invalid_argument("sample " + std::to_string(sample) + " of a step of " +
+                                  std::to_string(columns.samples()));
+    }
+    const int64_t begin = columns.begin[sample], end = columns.begin[sample + 1];
+    arranged.begin.push_back(arranged.begin.back() + end - begin);
+    for (const auto column : kColumns) {
+      const std::vector<double>& from = columns.*column;
+      if (!from.empty()) {
+        (arranged.*column)
+            .insert((arranged.*column).end(), from.begin() + begin, from.begin() + end);
+      }
+    }
+  }
+  return arranged;
+}
+
 }  // namespace
 
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
@@ -163,9 +212,42 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
         sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
     batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, routes,
-                                                 have_images ? &images : nullptr, part));
+                                                 have_images ? &images : nullptr, part,
+                                                 batch.documents_of));
   }
+  batch.trained = trained;
   return batch;
+}
+
+StepBatch arranged_batch(const StepBatch& batch, std::span<const int64_t> order,
+                         int64_t num_mini_batches, const Config& config) {
+  const auto samples = static_cast<int64_t>(order.size());
+  if (samples < num_mini_batches) {
+    throw std::invalid_argument(std::to_string(samples) + " samples in " +
+                                std::to_string(num_mini_batches) + " mini-batches");
+  }
+  const auto documents = documents_by_sample(batch);
+  StepBatch arranged;
+  arranged.columns = arranged_columns(batch.columns, order);
+  for (const int64_t sample : order) {
+    arranged.documents_of.push_back(batch.documents_of.at(sample));
+    arranged.trained.push_back(batch.trained.at(sample));
+  }
+  for (int64_t b = 0; b < num_mini_batches; ++b) {
+    const sp::Range part = sp::even_part(samples, num_mini_batches, b);
+    set_weights(arranged.columns, part, arranged.trained, config);
+    MiniBatch& mini_batch = arranged.mini_batches.emplace_back();
+    mini_batch.first_token = arranged.columns.begin[part.begin];
+    mini_batch.loss_tokens = arranged.columns.begin[part.end] - mini_batch.first_token;
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      for (const sp::Document* document : documents[order[i]]) {
+        const auto index = static_cast<int64_t>(mini_batch.documents.size());
+        mini_batch.documents.push_back(*document);
+        std::ranges::fill(mini_batch.documents.back().entries.sample, index);
+      }
+    }
+  }
+  return arranged;
 }
 
 sp::Document make_scored_document(std::vector<int64_t> ids, int64_t first_target) {

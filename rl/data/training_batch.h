@@ -28,7 +28,11 @@ struct StepBatch {
   std::vector<MiniBatch> mini_batches;  // of one pass over the step's samples
   // Filled columns: begin, rollout, temperature, weight and, for estimator given, given.
   StepColumns columns;
-  SampleRewards rewards;  // weighted by name, shaped in total
+  SampleRewards rewards;                // weighted by name, shaped in total
+  std::vector<int64_t> documents_of{};  // [B] how many documents each sample is
+  // [B] false: the sample failed, or its group's rewards are all equal and dropped; it counts in no
+  // denominator
+  std::vector<bool> trained{};
 };
 
 // Builds mini-batches of whole rollouts in order, with sizes that differ by at most one. Rollouts
@@ -45,6 +49,14 @@ struct StepBatch {
 // add_image_fields and document_images.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
                           const StepImages& images = {});
+
+// The same step with other samples in its mini-batches: sample i of the result is sample order[i]
+// of `batch`, columns and all, and weights hold for its own num_mini_batches mini-batches. A sample
+// may stand in it several times, as different ones. Without rewards and without chosen tokens.
+// order: samples of `batch`, at least num_mini_batches.
+// Throws: std::invalid_argument for fewer, and for a sample that is not there.
+StepBatch arranged_batch(const StepBatch& batch, std::span<const int64_t> order,
+                         int64_t num_mini_batches, const Config& config);
 
 // A document whose loss entries are the targets from index `first_target` on.
 // Throws: std::invalid_argument unless 1 <= first_target <= ids.size().

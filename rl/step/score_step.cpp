@@ -8,6 +8,7 @@
 
 #include "rl/algorithm/correction.h"
 #include "rl/config/teacher.h"
+#include "rl/data/sample_order.h"
 #include "rl/losses/policy_loss.h"
 
 namespace ringside::rl {
@@ -103,7 +104,9 @@ bool needs_old_pass(const Config& config) {
           reads_old(config.algorithm));
 }
 
-bool old_is_merged(const Config& config) { return reads_old(config.algorithm); }
+bool old_is_merged(const Config& config) {
+  return reads_old(config.algorithm) || rearranges(config);
+}
 
 void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms) {
@@ -114,7 +117,7 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
     columns.old = columns.rollout;
   } else if (needs_old_pass(config)) {
     fill_old(columns, models.policy, mini_batches, algorithm.router_replay, outputs);
-    if (reads_old(algorithm)) {
+    if (old_is_merged(config)) {
       of_all_ranks.push_back(&columns.old);
     }
   }
@@ -125,7 +128,7 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
   if (models.reference != nullptr) {
     fill(columns.reference, *models.reference, &engine::HeadOutput::logprobs_n, columns,
          models.seen_by_reference.empty() ? mini_batches : models.seen_by_reference, outputs);
-    if (kl_before_updates(algorithm)) {
+    if (kl_before_updates(algorithm) || rearranges(config)) {
       of_all_ranks.push_back(&columns.reference);
     }
   } else if (kl_before_updates(algorithm) && algorithm.kl_to == KlTo::kRollout) {

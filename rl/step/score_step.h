@@ -32,10 +32,10 @@ bool needs_old_pass(const Config& config);
 bool old_is_merged(const Config& config);
 
 // Fills the columns old, reference, teacher and value as far as the configuration reads them.
-// Columns that advantages and corrections read are merged over all ranks with one all-reduce. The
-// other columns hold this rank's tokens only. Without autograd. The policy replays the
-// mini-batches' routes; with router_replay recompute its pass records them instead. Reference,
-// teacher and critic choose by themselves. Collective over: the world.
+// Columns that advantages and corrections read, and all where rearranges() says so, are merged over
+// all ranks with one all-reduce. The other columns hold this rank's tokens only. Without autograd.
+// The policy replays the mini-batches' routes; with router_replay recompute its pass records them
+// instead. Reference, teacher and critic choose by themselves. Collective over: the world.
 void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
                 const ScoringModels& models, const Config& config, const sp::ProcessGroups& comms);
 

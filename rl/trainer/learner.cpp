@@ -6,6 +6,8 @@
 
 #include "rl/algorithm/adaptive.h"
 #include "rl/config/teacher.h"
+#include "rl/data/data_order.h"
+#include "rl/data/sample_order.h"
 #include "rl/setup/image_input.h"
 
 namespace ringside::rl {
@@ -14,6 +16,15 @@ namespace {
 constexpr const char* kReferencePart = "reference";
 constexpr const char* kTeacherPart = "teacher";
 constexpr const char* kCriticPart = "critic";
+// Streams of random numbers: the draw of a step's samples, their order in a pass.
+constexpr uint64_t kDrawStream = 0x64726177u;
+constexpr uint64_t kOrderStream = 0x6f72646572u;
+
+// The seed of a pass's order. model: 0 the policy, 1 a critic with passes of its own.
+uint64_t pass_seed(const Config& config, int64_t step, int64_t pass, uint64_t model) {
+  return mix_seed({static_cast<uint64_t>(config.seed), kOrderStream, static_cast<uint64_t>(step),
+                   static_cast<uint64_t>(pass), model});
+}
 
 }  // namespace
 
@@ -173,24 +184,74 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
   };
 }
 
-StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch) {
+// Calls `train` with the mini-batches of a pass: those of the step, or others of the same samples.
+void Learner::run_pass(const StepBatch& batch, const std::vector<LocalBatch>& mini_batches,
+                       const PassPlan& plan, const PassOver& train) const {
+  if (!rearranges(config_)) {
+    train(batch, mini_batches);
+    return;
+  }
+  const auto order = pass_order(plan.drawn, config_.train.shuffle_mini_batches, plan.seed);
+  StepBatch arranged = arranged_batch(batch, order, plan.num_mini_batches, config_);
+  drop_rejected(arranged.columns, config_.algorithm.loss_aggregation);
+  choose_tokens(arranged);
+  const auto local = collate(arranged);
+  train(arranged, local);
+}
+
+// The passes of a critic that has its own.
+void Learner::train_critic(const StepBatch& batch, const std::vector<LocalBatch>& mini_batches,
+                           const std::vector<int64_t>& drawn, StepUpdates& updates) {
+  const CriticConfig& critic = config_.algorithm.critic;
+  const int64_t passes =
+      critic.num_iterations > 0 ? critic.num_iterations : config_.algorithm.num_iterations;
+  const int64_t divided =
+      critic.num_mini_batches > 0 ? critic.num_mini_batches : config_.train.num_mini_batches;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    run_pass(batch, mini_batches, {drawn, divided, pass_seed(config_, state_.step, pass, 1)},
+             [&](const StepBatch& step, const std::vector<LocalBatch>& local) {
+               for (std::size_t b = 0; b < local.size(); ++b) {
+                 update_critic(local[b], step.mini_batches[b], step.columns, updates);
+               }
+             });
+  }
+}
+
+StepUpdates Learner::update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+                            std::span<const double> scores) {
   StepUpdates updates;
   updates.correction = correction_;
   updates.kl_coef = state_.kl_coef;
   const AlgorithmConfig& algorithm = config_.algorithm;
   const bool policy_learns = !critic_ || state_.step >= algorithm.critic.warmup_steps;
-  for (int64_t iteration = 0; iteration < algorithm.num_iterations; ++iteration) {
-    for (std::size_t b = 0; b < mini_batches.size(); ++b) {
-      const MiniBatch& mini_batch = batch.mini_batches[b];
-      if (critic_) {
-        update_critic(mini_batches[b], mini_batch, batch.columns, updates);
-      }
-      if (policy_learns) {
-        updates.policy.push_back(
-            policy_.update(mini_batches[b], batch.columns, policy_loss(mini_batch)));
-        observe_entropy(updates.policy.back());
-      }
-    }
+  std::vector<int64_t> drawn;
+  if (rearranges(config_)) {
+    drawn = drawn_samples(scores, batch.trained, algorithm.resampling,
+                          mix_seed({static_cast<uint64_t>(config_.seed), kDrawStream,
+                                    static_cast<uint64_t>(state_.step)}));
+  }
+  const bool critic_apart = critic_has_own_passes(config_);
+  if (critic_apart) {
+    train_critic(batch, mini_batches, drawn, updates);
+  }
+  const int64_t passes = policy_learns || !critic_apart ? algorithm.num_iterations : 0;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const PassPlan plan{drawn, config_.train.num_mini_batches,
+                        pass_seed(config_, state_.step, pass, 0)};
+    run_pass(batch, mini_batches, plan,
+             [&](const StepBatch& step, const std::vector<LocalBatch>& local) {
+               for (std::size_t b = 0; b < local.size(); ++b) {
+                 const MiniBatch& mini_batch = step.mini_batches[b];
+                 if (critic_ && !critic_apart) {
+                   update_critic(local[b], mini_batch, step.columns, updates);
+                 }
+                 if (policy_learns) {
+                   updates.policy.push_back(
+                       policy_.update(local[b], step.columns, policy_loss(mini_batch)));
+                   observe_entropy(updates.policy.back());
+                 }
+               }
+             });
   }
   return updates;
 }

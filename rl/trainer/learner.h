@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ struct StepUpdates {
   // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
   CorrectionResult correction;
   double kl_coef = 0.0;  // with which the step's KL terms were multiplied
+};
+
+// How one pass goes over a step's samples.
+struct PassPlan {
+  std::vector<int64_t> drawn;  // the samples that it trains on, before they are shuffled
+  int64_t num_mini_batches = 1;
+  uint64_t seed = 0;  // of the order
 };
 
 // A model of the learner's that checkpoints must hold.
@@ -72,9 +80,12 @@ class Learner {
   StepAdvantages compute_advantages(StepBatch& batch);
 
   // Runs the inner epochs over the mini-batches: for each the critic's optimizer step, then the
-  // policy's.
+  // policy's. With algorithm.resampling or train.shuffle_mini_batches each epoch has mini-batches
+  // of its own (rl/data/sample_order.h). A critic with passes of its own makes all of them first.
+  // scores: of the samples, before any KL, by which they are drawn.
   // Throws: engine::Diverged on every rank when the critic or the policy has diverged.
-  StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch);
+  StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+                     std::span<const double> scores);
 
   // Updates the adaptive KL coefficient and the reference policy after the step. Not collective.
   void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
@@ -84,6 +95,11 @@ class Learner {
   // The step's mini-batches as another model sees them.
   std::vector<LocalBatch> seen_by(const engine::ModelRunner& model, const StepBatch& batch) const;
   void choose_tokens(StepBatch& batch) const;
+  using PassOver = std::function<void(const StepBatch&, const std::vector<LocalBatch>&)>;
+  void run_pass(const StepBatch& batch, const std::vector<LocalBatch>& mini_batches,
+                const PassPlan& plan, const PassOver& train) const;
+  void train_critic(const StepBatch& batch, const std::vector<LocalBatch>& mini_batches,
+                    const std::vector<int64_t>& drawn, StepUpdates& updates);
   void update_critic(const LocalBatch& local, const MiniBatch& mini_batch,
                      const StepColumns& columns, StepUpdates& updates);
   void observe_entropy(const UpdateResult& update);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rl/data/sample_order.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/step/score_documents.h"
 #include "rl/step/score_step.h"
@@ -81,7 +82,8 @@ std::vector<double> StepSamples::of_picked(const std::vector<double>& column) co
 StepSamples::Logprobs StepSamples::logprobs(const std::vector<LocalBatch>& mini_batches,
                                             const StepBatch& batch,
                                             std::span<const UpdateResult> updates) const {
-  const std::size_t passes = updates.size();  // one after another over the mini-batches
+  // One after another over the mini-batches; none where passes have mini-batches of their own.
+  const std::size_t passes = rearranges(config_) ? 0 : updates.size();
   std::vector<double> first(batch.columns.rollout.size(), 0.0);
   std::vector<double> last(first.size(), 0.0);
   ColumnOutputs outputs;

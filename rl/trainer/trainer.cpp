@@ -141,7 +141,7 @@ StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBa
     return {};
   }
   try {
-    StepUpdates updates = learner.update(mini_batches, batch);
+    StepUpdates updates = learner.update(mini_batches, batch, advantages.sample_score);
     learner.adapt(updates, advantages);
     return updates;
   } catch (const engine::Diverged& error) {

@@ -162,7 +162,7 @@ TEST_CASE("names of sequence parallelism and of verl's corrections lead to what 
       {"rollout_correction.bypass_mode", "algorithm.old_logprobs: rollout"},
       {"algorithm.gdpo_reward_weights", "rollout.reward"},
       {"algorithm.filter_groups.metric", "algorithm.dynamic_sampling"},
-      {"actor_rollout_ref.actor.shuffle", "data.shuffle is the prompts' order"},
+      {"actor_rollout_ref.actor.shuffle", "train.shuffle_mini_batches"},
   };
   for (const auto& [theirs, expected] : names) {
     INFO(theirs);

@@ -322,6 +322,32 @@ TEST_CASE("a run with experts goes on with any number of ranks that hold them") 
   }
 }
 
+// Guards: passes whose samples or order depend on the ranks or on a restart; columns of which a
+// rank has its own tokens alone. Oracle: one rank that is not stopped.
+TEST_CASE("passes with samples of their own are the same at any layout and after a stop") {
+  const std::vector<std::vector<std::string>> cases{
+      {"train.num_mini_batches=2", "train.shuffle_mini_batches=true", "algorithm.num_iterations=2",
+       "algorithm.kl_coef=0.1", "rollout.reward=length"},
+      {"train.num_mini_batches=2", "algorithm.resampling.method=pow", "rollout.reward=length",
+       "algorithm.loss_aggregation=seq_mean_token_mean", "algorithm.kl_coef=0.1",
+       "algorithm.correction.reject=[{by: token_k2, high: 0.001}]",
+       "algorithm.correction.drop_rejected=true"},
+      {"algorithm.preset=ppo", "rollout.group_size=4", "train.num_mini_batches=2",
+       "train.shuffle_mini_batches=true", "algorithm.critic.num_iterations=2",
+       "algorithm.critic.num_mini_batches=3"},
+      {"algorithm.advantage.estimator=optimal_token_baseline", "algorithm.correction.mode=tis"}};
+  for (const auto& words : cases) {
+    CAPTURE(words);
+    auto config = make_config(words);
+    config.train.steps = 4;
+    const test::TemporaryDirectory whole;
+    train(config, whole.path(), 4);
+    const rl::CheckpointReader expected(rl::checkpoint_path(whole.path(), 4));
+    check_goes_on(config, expected, {.dp_replicate = 2, .ring = 2}, /*saves_spread=*/true);
+    check_goes_on(config, expected, {.ulysses = 2, .pipeline = 2}, /*saves_spread=*/false);
+  }
+}
+
 // Guards: parameters of a delta net that another layout reads in another order; states that depend
 // on where a run was stopped. Oracle: the run without the stop.
 TEST_CASE("a run of a hybrid model goes on at another layout") {

@@ -167,6 +167,55 @@ TEST_CASE("mini-batches split whole samples, each with its own denominator") {
   }
 }
 
+TEST_CASE("an arranged step holds each sample's documents and numbers, and weights of its own") {
+  auto config = make_config();
+  config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;
+  std::vector<bridge::Rollout> rollouts;
+  for (int64_t i = 0; i < 6; ++i) {
+    rollouts.push_back(make_rollout(i / 2, static_cast<double>(i), 1 + i));
+  }
+  rollouts[3].branches = {{2, 1}};  // a fork: two documents
+  rollouts[4].rewards.clear();      // failed
+  rollouts[4].finish_reason = bridge::FinishReason::kError;
+  auto plain = rl::make_step_batch(rollouts, config);
+  plain.columns.advantage = plain.columns.rollout;
+  const std::vector<int64_t> order{5, 3, 3, 0, 4, 1};
+  const auto arranged = rl::arranged_batch(plain, order, 2, config);
+  REQUIRE(arranged.mini_batches.size() == 2);
+  CHECK(arranged.columns.reference.empty());
+  std::vector<double> want;
+  for (const int64_t sample : order) {
+    want.insert(want.end(), plain.columns.rollout.begin() + plain.columns.begin[sample],
+                plain.columns.rollout.begin() + plain.columns.begin[sample + 1]);
+  }
+  CHECK(arranged.columns.rollout == want);
+  CHECK(arranged.columns.advantage == want);
+  // 5, 3, 3 are one, two and two documents; of the failed sample 4 there is one without entries.
+  CHECK(arranged.mini_batches[0].documents.size() == 5);
+  CHECK(arranged.mini_batches[1].documents.size() == 3);
+  std::size_t token = 0;
+  for (const auto& mini_batch : arranged.mini_batches) {
+    CHECK(mini_batch.first_token == static_cast<int64_t>(token));
+    for (std::size_t d = 0; d < mini_batch.documents.size(); ++d) {
+      const auto& entries = mini_batch.documents[d].entries;
+      for (std::size_t e = 0; e < entries.target.size(); ++e, ++token) {
+        CHECK(entries.sample[e] == static_cast<int64_t>(d));
+        // make_rollout() gives token i the id 20 + i and the log-prob -(i + 1) / 2.
+        const double of_id = -0.5 * static_cast<double>(entries.target[e] - 19);
+        CHECK(arranged.columns.rollout[token] == of_id);
+      }
+    }
+  }
+  CHECK(token == want.size());
+  // Three samples in the first mini-batch; of the second's three one failed.
+  CHECK(arranged.columns.weight.front() == Approx(1.0 / (3 * 6)));
+  CHECK(arranged.columns.weight.back() == Approx(1.0 / (2 * 2)));
+  CHECK_THROWS_WITH(rl::arranged_batch(plain, order, 7, config),
+                    Catch::Contains("6 samples in 7 mini-batches"));
+  CHECK_THROWS_WITH(rl::arranged_batch(plain, std::vector<int64_t>{6}, 1, config),
+                    Catch::Contains("sample 6 of a step of 6"));
+}
+
 TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
   auto config = make_config();
   config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;
