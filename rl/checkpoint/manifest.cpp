@@ -15,20 +15,24 @@ namespace {
 constexpr const char* kFormat = "ringside checkpoint 1";
 
 nlohmann::ordered_json state_json(const TrainingState& state) {
-  return {{"step", state.step},
-          {"optimizer_step", state.optimizer_step},
-          {"weight_version", state.weight_version},
-          {"seed", state.seed},
-          {"run_id", state.run_id},
-          {"kl_coef", state.kl_coef},
-          {"entropy_coef", state.entropy_coef},
-          {"entropy", state.entropy}};
+  nlohmann::ordered_json json{{"step", state.step},
+                              {"optimizer_step", state.optimizer_step},
+                              {"weight_version", state.weight_version},
+                              {"seed", state.seed},
+                              {"run_id", state.run_id},
+                              {"kl_coef", state.kl_coef},
+                              {"entropy_coef", state.entropy_coef},
+                              {"entropy", state.entropy}};
+  if (!state.curriculum.empty()) {
+    json["curriculum"] = state.curriculum;
+  }
+  return json;
 }
 
 TrainingState parse_state(const nlohmann::json& json) {
   return {json.at("step"),         json.at("optimizer_step"), json.at("weight_version"),
           json.at("seed"),         json.at("run_id"),         json.at("kl_coef"),
-          json.at("entropy_coef"), json.at("entropy")};
+          json.at("entropy_coef"), json.at("entropy"),        json.value("curriculum", "")};
 }
 
 std::vector<PartFile> parse_parts(const nlohmann::json& json) {

@@ -17,6 +17,8 @@ struct TrainingState {
   double entropy_coef = 0.0;  // current value of the adaptive entropy bonus
   // Entropy of the policy at the last optimizer step: decides whether the bonus is active.
   double entropy = 0.0;
+  // Of data.curriculum, as Curriculum::state(); "" without one. Rank 0's.
+  std::string curriculum{};
 };
 
 }  // namespace ringside::rl

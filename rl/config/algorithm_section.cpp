@@ -163,10 +163,11 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
       "kl_in: advantage");
   fields.real("algorithm.advantage.lambda", advantage.lambda, between(0, 1),
               "gae: decay of the temporal differences");
+  fields.flag(
+      "algorithm.advantage.gpg_scale", advantage.gpg_scale,
+      "true = multiply by samples / samples whose reward is not 0 (GPG); for estimators that "
+      "compare a group's rewards");
 }
-fields.flag("algorithm.advantage.gpg_scale", advantage.gpg_scale,
-            "true = multiply by samples / samples whose reward is not 0 (GPG); for estimators that "
-            "compare a group's rewards");
 
 void add_critic(FieldList& fields, CriticConfig& critic) {
   fields.path("algorithm.critic.model_path", critic.model_path,
@@ -268,6 +269,19 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.real("algorithm.correction.token_high", algorithm.correction.token_high, at_least(0),
               "seq_mask_tis: upper bound of the token's ratio (verl's geometric rejection with "
               "token weights: 2); 0 = off");
+  fields.text(
+      "algorithm.correction.reject", algorithm.correction.reject,
+      "criteria that tokens must pass, beside the mode: [{by: seq_mean_k1, low: 0.99, high: "
+      "1.01}, {by: token_k2, high: 2}]; verl's names and bounds: token_, seq_sum_ and "
+      "seq_mean_k1 to k3, seq_max_k2 and k3. k1 bounds sampler / trainer, low = 1 / high if "
+      "it is not set; \"\" = none",
+      checked_rejections);
+  fields.flag("algorithm.correction.drop_rejected", algorithm.correction.drop_rejected,
+              "true = rejected tokens have no KL and entropy terms either, and with "
+              "seq_mean_token_mean a sample's mean is over the others (verl)");
+  fields.flag("algorithm.correction.normalize", algorithm.correction.normalize,
+              "tis, icepop: true = divide the weights by their mean over the step's tokens, or at "
+              "the other levels sequences");
   fields.real(
       "algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0),
       "leave out sequences with A < 0 and mean (rollout - current) log-prob above this; 0 = off");
@@ -284,19 +298,6 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.flag("algorithm.mask_truncated", algorithm.mask_truncated,
               "true = completions that ended by length get no loss");
 }
-  fields.text(
-      "algorithm.correction.reject", algorithm.correction.reject,
-      "criteria that tokens must pass, beside the mode: [{by: seq_mean_k1, low: 0.99, high: "
-      "1.01}, {by: token_k2, high: 2}]; verl's names and bounds: token_, seq_sum_ and "
-      "seq_mean_k1 to k3, seq_max_k2 and k3. k1 bounds sampler / trainer, low = 1 / high if "
-      "it is not set; \"\" = none",
-      checked_rejections);
-  fields.flag("algorithm.correction.drop_rejected", algorithm.correction.drop_rejected,
-              "true = rejected tokens have no KL and entropy terms either, and with "
-              "seq_mean_token_mean a sample's mean is over the others (verl)");
-  fields.flag("algorithm.correction.normalize", algorithm.correction.normalize,
-              "tis, icepop: true = divide the weights by their mean over the step's tokens, or at "
-              "the other levels sequences");
 
 }  // namespace
 

@@ -38,6 +38,7 @@ struct ModelConfig {
   VisionPart vision = VisionPart::kFrozen;
 };
 
+inline constexpr std::array<std::string_view, 2> kCurriculumModes = {"none", "pools"};
 // Prompts by how often they were solved. mode none = each prompt once a pass.
 struct CurriculumConfig {
   std::string mode = "none";
@@ -156,8 +157,8 @@ struct AdvantageConfig {
   WhitenEpsIn whiten_eps_in = WhitenEpsIn::kVariance;
   double gamma = 1.0;
   double lambda = 1.0;
+  bool gpg_scale = false;
 };
-bool gpg_scale = false;
 
 struct CorrectionConfig {
   CorrectionMode mode = CorrectionMode::kNone;
@@ -209,9 +210,9 @@ struct PreferenceConfig {
   double center_coef = 0.0;
 };
 
-// Samples of a step drawn anew by their rewards (PF-PPO). method none = all are used once.
 inline constexpr std::array<std::string_view, 4> kResamplingMethods = {"none", "pow", "max_min",
                                                                        "max_random"};
+// Samples of a step drawn anew by their rewards (PF-PPO). method none = all are used once.
 struct ResamplingConfig {
   std::string method = "none";
   double power = 2.0;

@@ -4,6 +4,26 @@
 
 namespace ringside::rl {
 
+namespace {
+
+void add_curriculum(FieldList& fields, CurriculumConfig& curriculum) {
+  fields.choice(
+      "data.curriculum.mode", curriculum.mode, {kCurriculumModes.begin(), kCurriculumModes.end()},
+      "none = each prompt once a pass, pools = by the mean reward of its last group, before "
+      "algorithm.reward: some of each step from those that are easy and hard, the others "
+      "in the data's order from the rest and those not measured yet");
+  fields.real("data.curriculum.easy_above", curriculum.easy_above, {},
+              "a prompt is easy at or above this mean reward");
+  fields.real("data.curriculum.hard_below", curriculum.hard_below, {},
+              "a prompt is hard at or below this mean reward");
+  fields.real("data.curriculum.easy_share", curriculum.easy_share, between(0, 1),
+              "share of the steps' prompts that is drawn from the easy ones");
+  fields.real("data.curriculum.hard_share", curriculum.hard_share, between(0, 1),
+              "share of the steps' prompts that is drawn from the hard ones");
+}
+
+}  // namespace
+
 void add_data_section(FieldList& fields, DataConfig& data) {
   fields.path(
       "data.train", data.train,
@@ -76,6 +96,7 @@ void add_data_section(FieldList& fields, DataConfig& data) {
       "data.max_length, of which a pair has two; truncate keeps the first tokens");
   fields.flag("data.shuffle", data.shuffle,
               "use a new order in each pass over the data; it depends on seed alone");
+  add_curriculum(fields, data.curriculum);
   fields.may_change_on_resume("data.eval");
   fields.may_change_on_resume("data.sft_eval");
   fields.may_change_on_resume("data.preferences_eval");
@@ -105,7 +126,33 @@ void check_served_images(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+void check_curriculum(const Config& c, std::vector<Mistake>& mistakes) {
+  const CurriculumConfig& curriculum = c.data.curriculum;
+  if (curriculum.mode == "none") {
+    return;
+  }
+  if (curriculum.hard_below >= curriculum.easy_above) {
+    mistakes.push_back({"data.curriculum.hard_below", "is " + text_of(curriculum.hard_below) +
+                                                          ", but data.curriculum.easy_above is " +
+                                                          text_of(curriculum.easy_above) +
+                                                          "; expected less than that"});
+  }
+  if (curriculum.easy_share + curriculum.hard_share > 1.0) {
+    mistakes.push_back(
+        {"data.curriculum.hard_share", "is " + text_of(curriculum.hard_share) +
+                                           " beside easy_share " + text_of(curriculum.easy_share) +
+                                           ", together above 1; expected at most 1"});
+  }
+  if (c.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
+    mistakes.push_back({"data.curriculum.mode",
+                        "is " + curriculum.mode +
+                            ", but algorithm.dynamic_sampling refill chooses the prompts of a step "
+                            "too; expected none, or dynamic_sampling none or drop"});
+  }
+}
+
 void check_data_section(const Config& c, std::vector<Mistake>& mistakes) {
+  check_curriculum(c, mistakes);
   if (!c.data.template_options.empty() && c.data.chat_template != ChatTemplate::kModel) {
     mistakes.push_back(
         {"data.template_options",

@@ -33,6 +33,7 @@ bool compares_rewards(const Config& c) {
 }
 bool has_server(const Config& c) { return c.rollout.server != RolloutServer::kEmbedded; }
 bool uses_muon(const Config& c) { return c.optimizer.kind == OptimizerKind::kMuon; }
+bool has_pools(const Config& c) { return c.data.curriculum.mode == "pools"; }
 bool has_adapters(const Config& c) { return c.lora.rank > 0; }
 bool shares_sequences(const Config& c) { return c.parallel.sequence_parallel_size() > 1; }
 
@@ -104,6 +105,8 @@ constexpr std::string_view kNoCritic =
     "algorithm.advantage.estimator is not gae: it has no critic; or estimator gae";
 constexpr std::string_view kNoCorrection =
     "algorithm.correction.mode is none; or another mode of correction";
+constexpr std::string_view kNoPools =
+    "data.curriculum.mode is none: there are no pools; or mode pools";
 constexpr std::string_view kEmbedded =
     "rollout.server is embedded: there is no server; or rollout.server vllm, sglang, llama_cpp or "
     "python";
@@ -148,6 +151,8 @@ constexpr std::array kOfTasks = {
     UnreadRule{"data.text_prompts", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.system_prompt", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"data.prompt_suffix", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"data.curriculum.", "algorithm.task", is_rl, kRlOnly},
+    UnreadRule{"train.shuffle_mini_batches", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"model.reference_path", "algorithm.task", may_have_reference, kReferenceOnly},
     UnreadRule{"lora.publish", "algorithm.task", is_rl, kRlOnly},
     UnreadRule{"eval.temperature", "algorithm.task", is_rl, kRlOnly},
@@ -237,11 +242,6 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{"algorithm.correction.low", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{"algorithm.correction.high", "algorithm.correction.mode", corrects, kNoCorrection},
     UnreadRule{
-        "algorithm.dynamic_sampling_rounds", "algorithm.dynamic_sampling",
-        [](const Config& c) { return c.algorithm.dynamic_sampling == DynamicSampling::kRefill; },
-        "algorithm.dynamic_sampling is not refill; or dynamic_sampling refill"},
-};
-    UnreadRule{
         "algorithm.correction.normalize", "algorithm.correction.mode",
         [](const Config& c) {
           const CorrectionMode mode = c.algorithm.correction.mode;
@@ -259,8 +259,17 @@ constexpr std::array kOfAlgorithms = {
     UnreadRule{"algorithm.resampling.power", "algorithm.resampling.method",
                [](const Config& c) { return c.algorithm.resampling.method == "pow"; },
                "algorithm.resampling.method is not pow; or method pow"},
+    UnreadRule{
+        "algorithm.dynamic_sampling_rounds", "algorithm.dynamic_sampling",
+        [](const Config& c) { return c.algorithm.dynamic_sampling == DynamicSampling::kRefill; },
+        "algorithm.dynamic_sampling is not refill; or dynamic_sampling refill"},
+};
 
 constexpr std::array kOfRollouts = {
+    UnreadRule{"data.curriculum.easy_above", "data.curriculum.mode", has_pools, kNoPools},
+    UnreadRule{"data.curriculum.hard_below", "data.curriculum.mode", has_pools, kNoPools},
+    UnreadRule{"data.curriculum.easy_share", "data.curriculum.mode", has_pools, kNoPools},
+    UnreadRule{"data.curriculum.hard_share", "data.curriculum.mode", has_pools, kNoPools},
     UnreadRule{"rollout.reward_separator", "rollout.reward",
                [](const Config& c) {
                  return rewards(c, {"exact_match", "math_answer", "multiple_choice"});

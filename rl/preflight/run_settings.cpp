@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 
+#include "rl/data/group_prompts.h"
 #include "rl/rewards/python_reward.h"
 #include "rl/rewards/reward.h"
 #include "rl/rewards/weighted_rewards.h"
@@ -86,6 +87,13 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
     report.mistakes.push_back({"lora.publish",
                                "is adapter, but with --rollouts nothing is published, and with "
                                "--prime-rl whole models are; expected merged"});
+  }
+  if (scope.brings_rollouts && has_curriculum(config.data)) {
+    report.mistakes.push_back(
+        {"data.curriculum.mode",
+         "is " + config.data.curriculum.mode +
+             ", but with --rollouts and --prime-rl others choose the prompts; "
+             "expected none"});
   }
   const bool given = config.algorithm.advantage.estimator == AdvantageEstimator::kGiven;
   if (given && scope.workers_here && !scope.brings_rollouts) {

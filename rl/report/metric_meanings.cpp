@@ -106,6 +106,7 @@ constexpr std::array kMeanings{
     Meaning{"sp/pair_saving", "Share of attended pairs saved by shared prefixes."},
     Meaning{"sp/bytes_*", "Bytes that attention sends between ranks."},
     Meaning{"sp/balance_*", "The fullest ring rank over the mean; 1 is balanced."},
+    Meaning{"curriculum/*", "Prompts in each pool of data.curriculum, by their last group."},
     Meaning{"rollouts/*", "Rollouts since the trainer started."},
     Meaning{"bridge/workers", "Rollout workers that are ready."},
     Meaning{

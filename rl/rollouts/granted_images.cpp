@@ -27,8 +27,7 @@ void GrantedImages::read_prompts(const Config& config) {
                              " has an image; expected \"\" for text alone, or rollout.reward "
                              "worker for workers whose tools return images");
   }
-  order_ = std::make_unique<DataOrder>(set.parts, static_cast<uint64_t>(config.seed),
-                                       config.data.shuffle);
+  order_ = std::make_unique<GroupPrompts>(set.parts, config);
   if (set.images) {
     pixels_ = prompt_pixels(config.data.train, config.data, set.prompts, rules_);
   }

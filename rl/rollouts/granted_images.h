@@ -11,7 +11,7 @@
 
 #include "rl/config/config.h"
 #include "rl/data/conversation_images.h"
-#include "rl/data/data_order.h"
+#include "rl/data/group_prompts.h"
 #include "rl/data/image_fields.h"
 #include "rl/data/image_prompts.h"
 #include "rl/data/record_pixels.h"
@@ -52,7 +52,7 @@ class GrantedImages {
 
   std::vector<std::vector<PromptImage>> images_;  // by prompt
   ImageRules rules_;
-  std::unique_ptr<DataOrder> order_;      // null: the prompts are the workers' own
+  std::unique_ptr<GroupPrompts> order_;   // null: the prompts are the workers' own
   std::shared_ptr<RecordPixels> pixels_;  // null: no prompt has an image
   std::shared_ptr<ConversationPixels> conversations_ = std::make_shared<ConversationPixels>();
 };

@@ -7,7 +7,7 @@ namespace ringside::rl {
 
 GrantedPrompts::GrantedPrompts(const Config& config, PromptSet prompts, engine::Tokenizer tokenizer)
     : prompts_(std::move(prompts)),
-      order_(prompts_.parts, static_cast<uint64_t>(config.seed), config.data.shuffle),
+      order_(prompts_.parts, config),
       tokenizer_(std::move(tokenizer)),
       rules_(prompt_rules(config)) {}
 
@@ -32,7 +32,7 @@ const std::vector<int64_t>* GrantedPrompts::of(int64_t group_id) {
 }
 
 GrantedAnswers::GrantedAnswers(const Config& config, const PromptSet& prompts)
-    : order_(prompts.parts, static_cast<uint64_t>(config.seed), config.data.shuffle) {
+    : order_(prompts.parts, config) {
   for (const Prompt& prompt : prompts.prompts) {
     answers_.push_back(prompt.answer);
   }

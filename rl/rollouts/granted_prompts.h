@@ -9,14 +9,13 @@
 
 #include "engine/tokenizer/tokenizer.h"
 #include "rl/config/config.h"
-#include "rl/data/data_order.h"
+#include "rl/data/group_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/text_data.h"
 
 namespace ringside::rl {
 
-// Maps group g to item g of the endless data order over data.train: DataOrder(parts, seed,
-// data.shuffle).at(g). Torch-free.
+// Maps group g to its prompt in data.train, as GroupPrompts does. Torch-free.
 // Thread safety: none.
 class GrantedPrompts {
  public:
@@ -30,7 +29,7 @@ class GrantedPrompts {
 
  private:
   PromptSet prompts_;
-  DataOrder order_;
+  GroupPrompts order_;
   engine::Tokenizer tokenizer_;
   PromptRules rules_;
   // Token ids of recently requested prompts; empty: cannot be encoded.
@@ -49,7 +48,7 @@ class GrantedAnswers {
 
  private:
   std::vector<std::string> answers_;  // by prompt
-  DataOrder order_;
+  GroupPrompts order_;
 };
 
 }  // namespace ringside::rl

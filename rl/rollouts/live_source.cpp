@@ -13,6 +13,7 @@
 #include "engine/device/side_stream.h"
 #include "rl/config/environment_choice.h"
 #include "rl/config/eval_sets.h"
+#include "rl/data/curriculum.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/data/record_set.h"
@@ -55,12 +56,16 @@ std::optional<VersionDirectories> version_directories(const Config& config) {
                             scalar_type(published_dtype(config)), config.model.path);
 }
 
-StepRules step_rules(const Config& config, int64_t restored_version) {
+StepRules step_rules(const Config& config, int64_t restored_version,
+                     const std::shared_ptr<Curriculum>& curriculum) {
   StepRules rules;
   rules.prompts_per_step = config.rollout.prompts_per_step;
   rules.group_size = config.rollout.group_size;
   rules.max_staleness = config.algorithm.max_staleness;
   rules.first_step = restored_version + 1;
+  if (curriculum) {
+    rules.chosen_groups = [curriculum](int64_t step) { return curriculum->groups_of(step); };
+  }
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
     rules.total_reward =
@@ -102,10 +107,14 @@ std::optional<std::vector<int64_t>> known_stop_ids(
   return from_model ? model.eos_token_ids : stop_ids(config, model, *tokenizer);
 }
 
-// Sets the admission rules of rollouts and workers. Returns the answers of the prompts, if they are
-// known here.
-std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
-                                              const Config& config) {
+// What the trainer knows of the prompts that workers sample.
+struct KnownPrompts {
+  std::unique_ptr<GrantedAnswers> answers;  // null: not known here
+  std::vector<OrderPart> parts;             // none: as above
+};
+
+// Sets the admission rules of rollouts and workers.
+KnownPrompts set_admission(bridge::TrainerOptions& options, const Config& config) {
   const engine::ModelConfig model = load_model_config(config, config.model.path);
   auto tokenizer = known_tokenizer(config);
   auto prompts = known_prompts(config, tokenizer);
@@ -121,9 +130,9 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
     }
   }
   std::unique_ptr<GrantedPrompts> granted;
-  std::unique_ptr<GrantedAnswers> answers;
+  KnownPrompts known;
   if (!prompts.prompts.empty() && tokenizer) {
-    answers = std::make_unique<GrantedAnswers>(config, prompts);
+    known = {std::make_unique<GrantedAnswers>(config, prompts), prompts.parts};
     if (known_ids) {
       granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
     }
@@ -134,7 +143,26 @@ std::unique_ptr<GrantedAnswers> set_admission(bridge::TrainerOptions& options,
   }
   options.admission = std::make_shared<LiveAdmission>(
       config, model_bounds(model), std::move(granted), std::move(held_out_ids), std::move(images));
-  return answers;
+  return known;
+}
+
+// The curriculum of a run, with the prompts of its next steps chosen; nullptr without one.
+std::shared_ptr<Curriculum> make_curriculum(const Config& config,
+                                            const std::vector<OrderPart>& parts,
+                                            const std::string& state, int64_t first_step) {
+  if (!has_curriculum(config.data)) {
+    return nullptr;
+  }
+  if (parts.empty()) {
+    throw std::runtime_error("data.curriculum is " + config.data.curriculum.mode +
+                             ", but the trainer cannot read the prompts of data.train " +
+                             config.data.train +
+                             "; expected that file and tokenizer.json of "
+                             "model.path on the trainer's machine too");
+  }
+  auto curriculum = std::make_shared<Curriculum>(config, parts, state);
+  curriculum->choose(first_step + config.algorithm.max_staleness);
+  return curriculum;
 }
 
 // Durations of one kind of work over a run.
@@ -238,8 +266,12 @@ class LiveSource final : public RolloutSource {
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
              const std::filesystem::path& directory, int64_t last_step,
-             std::unique_ptr<GrantedAnswers> answers)
+             std::unique_ptr<GrantedAnswers> answers, std::shared_ptr<Curriculum> curriculum)
       : answers_(std::move(answers)),
+        curriculum_(std::move(curriculum)),
+        rewards_(parse_rewards(config.rollout.reward)),
+        group_size_(config.rollout.group_size),
+        max_staleness_(config.algorithm.max_staleness),
         eval_(config.eval),
         dtype_(scalar_type(published_dtype(config))),
         shares_memory_(config.weights.shared_memory),
@@ -265,6 +297,30 @@ class LiveSource final : public RolloutSource {
 
   std::string reference_answer(int64_t group_id) override {
     return answers_ && group_id >= 0 ? answers_->of(group_id) : "";
+  }
+
+  void observe(int64_t step, std::span<const bridge::Rollout> rollouts) override {
+    if (!curriculum_) {
+      return;
+    }
+    const auto size = static_cast<std::size_t>(group_size_);
+    for (std::size_t first = 0; first + size <= rollouts.size(); first += size) {
+      double sum = 0.0, scored = 0.0;
+      for (const bridge::Rollout& rollout : rollouts.subspan(first, size)) {
+        if (is_scored(rollout)) {
+          sum += total_reward(rollout, rewards_);
+          scored += 1.0;
+        }
+      }
+      if (scored > 0) {
+        curriculum_->measure(rollouts[first].group_id / kRoundStride, sum / scored);
+      }
+    }
+    curriculum_->choose(step + 1 + max_staleness_);
+  }
+
+  std::string curriculum_state(int64_t step) const override {
+    return curriculum_ ? curriculum_->state(step) : "";
   }
 
   bool has_evaluation() const override { return eval_.by == EvalBy::kWorkers; }
@@ -328,11 +384,18 @@ class LiveSource final : public RolloutSource {
 
   SourceCounters counters() const override {
     const std::lock_guard lock(mutex_);
-    return intake_.counters();
+    SourceCounters counters = intake_.counters();
+    if (curriculum_) {
+      counters.pools = curriculum_->sizes();
+    }
+    return counters;
   }
   void checkpointed(int64_t step) override {
     const std::lock_guard lock(mutex_);
     intake_.endpoint().checkpointed(step);
+    if (curriculum_) {
+      curriculum_->forget(step);
+    }
   }
   void finish() override {
     jobs_.wait_idle(kFinish);
@@ -400,6 +463,10 @@ class LiveSource final : public RolloutSource {
   }
 
   std::unique_ptr<GrantedAnswers> answers_;  // null: not known here
+  std::shared_ptr<Curriculum> curriculum_;   // shared with the step policy; null: none
+  std::vector<WeightedReward> rewards_;
+  int64_t group_size_;
+  int64_t max_staleness_;
   EvalConfig eval_;
   at::ScalarType dtype_;
   bool shares_memory_;
@@ -425,16 +492,20 @@ class LiveSource final : public RolloutSource {
 
 std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std::string& run_id,
                                                 const std::filesystem::path& run_dir,
-                                                int64_t restored_version, int64_t last_step) {
+                                                int64_t restored_version, int64_t last_step,
+                                                const std::string& curriculum_state) {
   const auto directory = run_dir / "bridge";
   std::filesystem::create_directories(directory);
   bridge::TrainerOptions options = trainer_options(
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
-  auto answers = set_admission(options, config);
+  KnownPrompts known = set_admission(options, config);
+  const auto curriculum =
+      make_curriculum(config, known.parts, curriculum_state, restored_version + 1);
   options.newest_of_term = record_start(directory, options.trainer_term, restored_version);
   try {
-    return std::make_unique<LiveSource>(config, options, step_rules(config, restored_version),
-                                        directory, last_step, std::move(answers));
+    return std::make_unique<LiveSource>(config, options,
+                                        step_rules(config, restored_version, curriculum), directory,
+                                        last_step, std::move(known.answers), curriculum);
   } catch (const bridge::BindError& error) {
     throw std::runtime_error(
         std::string(error.address == options.rollout_address ? "bridge.rollout_address"

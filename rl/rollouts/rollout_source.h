@@ -59,6 +59,12 @@ class RolloutSource {
   // Throws: when the source has failed; std::logic_error without has_evaluation().
   virtual HeldOutAnswers evaluate(const HeldOutWork& work);
 
+  // What a step's rollouts say of their prompts, before later steps are sampled: with
+  // data.curriculum it chooses their prompts. Call once a step, before its weights are published.
+  virtual void observe(int64_t step, std::span<const bridge::Rollout> rollouts) {}
+  // What a checkpoint of `step` must hold of that, for TrainingState::curriculum.
+  virtual std::string curriculum_state(int64_t step) const { return {}; }
+
   // Counters of the rollouts received since this source was created.
   virtual SourceCounters counters() const { return {}; }
 

@@ -61,6 +61,15 @@ void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
   for (const auto& [name, count] : named) {
     metrics.emplace_back(std::string("rollouts/") + name, static_cast<double>(count));
   }
+  if (counters.pools) {
+    const std::pair<const char*, int64_t> pools[] = {{"easy", counters.pools->easy},
+                                                     {"middle", counters.pools->middle},
+                                                     {"hard", counters.pools->hard},
+                                                     {"unmeasured", counters.pools->unmeasured}};
+    for (const auto& [name, prompts] : pools) {
+      metrics.emplace_back(std::string("curriculum/") + name, static_cast<double>(prompts));
+    }
+  }
   if (counters.bridge) {
     append_bridge_metrics(metrics, *counters.bridge);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "rl/data/curriculum.h"
 #include "rl/report/metrics.h"
 #include "rollout_bridge/trainer/counters.h"
 
@@ -30,12 +31,14 @@ struct SourceCounters {
   int64_t retried_samples = 0;     // samples retried because they were returned as error or aborted
   int64_t waiting = 0;             // accepted rollouts that are in no step yet
   std::optional<bridge::BridgeCounters> bridge;  // nullopt for rollouts from a file
+  std::optional<PoolSizes> pools{};              // with data.curriculum
 };
 
 // Appends the counters as metrics: rollouts/accepted, rollouts/dropped_stale and so on; the
 // bridge's counters as bridge/workers (ready now), bridge/lost_workers and so on; its rejections as
 // bridge/rejected/REASON if there are any; its weight counters as weights/bytes,
-// weights/delta_staged and weights/delta_refetched.
+// weights/delta_staged and weights/delta_refetched; the curriculum's pools as curriculum/easy and
+// so on.
 void append_source_metrics(Metrics& metrics, const SourceCounters& counters);
 
 }  // namespace ringside::rl

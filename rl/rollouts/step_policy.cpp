@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ void check(const StepRules& rules) {
   require(rules.refill_rounds >= 1 && rules.refill_rounds <= kMaxRounds,
           std::to_string(rules.refill_rounds) + " rounds of refill, expected 1 to " +
               std::to_string(kMaxRounds));
+  require(rules.refill_rounds == 1 || rules.chosen_groups == nullptr,
+          "refill of groups that a curriculum chooses");
   require(rules.refill_rounds == 1 || rules.total_reward != nullptr,
           std::to_string(rules.refill_rounds) +
               " rounds of refill without a total_reward to judge groups by");
@@ -31,9 +34,11 @@ void check(const StepRules& rules) {
 
 bridge::GroupRule rule_of(const StepRules& rules, int64_t group_id) {
   bridge::GroupRule rule;
-  rule.first_group = group_id % kRoundStride;
-  const bool has_step = group_id >= 0 && group_id / kRoundStride < rules.refill_rounds;
-  rule.step = has_step ? rule.first_group / rules.prompts_per_step + 1 : 0;
+  const bool chosen = rules.chosen_groups != nullptr;
+  const int64_t slot = group_id % kRoundStride;
+  rule.first_group = chosen ? group_id : slot;
+  const bool has_step = group_id >= 0 && (chosen || group_id / kRoundStride < rules.refill_rounds);
+  rule.step = has_step ? slot / rules.prompts_per_step + 1 : 0;
   if (group_id / kRoundStride + 1 < rules.refill_rounds) {
     rule.next_round = group_id + kRoundStride;
   }
@@ -63,8 +68,12 @@ bridge::GroupPolicy step_policy(StepRules rules) {
           .rule_of = [shared](int64_t group_id) { return rule_of(*shared, group_id); },
           .first_groups =
               [shared](int64_t step) {
-                return bridge::GroupRange{(step - 1) * shared->prompts_per_step,
-                                          step * shared->prompts_per_step};
+                if (shared->chosen_groups) {
+                  return shared->chosen_groups(step);
+                }
+                std::vector<int64_t> slots(static_cast<std::size_t>(shared->prompts_per_step));
+                std::iota(slots.begin(), slots.end(), (step - 1) * shared->prompts_per_step);
+                return slots;
               },
           .reward_of =
               [shared](const bridge::Rollout& rollout) {

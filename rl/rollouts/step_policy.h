@@ -3,21 +3,20 @@
 //
 // Step t (from 1) trains on the slots [(t-1) G, t G) and starts from weights of version t-1. A slot
 // is filled by the group of the same number. If the rewards of that group are all equal and refill
-// is on, the slot is filled by the group of the next round. Torch-free.
+// is on, the slot is filled by the group of the next round. With a curriculum each slot is filled
+// by the group that the curriculum chose for it. Torch-free.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
+#include "rl/data/group_prompts.h"
 #include "rollout_bridge/protocol/schema.h"
 #include "rollout_bridge/trainer/group_policy.h"
 
 namespace ringside::rl {
-
-// group_id = slot + round * kRoundStride. The stride exceeds the slots of any run, so a group id
-// determines slot and round and is a position of its own in the data order.
-inline constexpr int64_t kRoundStride = int64_t{1} << 40;
 
 struct StepRules {
   int64_t prompts_per_step = 1;  // G
@@ -27,6 +26,10 @@ struct StepRules {
   int64_t first_step = 1;  // of this start of the trainer
   // Number of prompts tried for a slot; the last one's group is always used. 1: no refill.
   int64_t refill_rounds = 1;
+  // The groups of a step where a curriculum chooses them, one for each slot in order; each id is
+  // slot + prompt * kRoundStride. Not set: the slots themselves. Refill and this exclude each
+  // other. It runs on the bridge's thread.
+  std::function<std::vector<int64_t>(int64_t step)> chosen_groups = {};
   // The reward by which a group's rollouts are compared; nullopt for a rollout without a score.
   // Required if refill_rounds > 1. A pure function, because the bridge's thread calls it and calls
   // it again for the same rollouts after a restart. It must not throw.

@@ -12,6 +12,7 @@
 #include "engine/models/adapter_targets.h"
 #include "rl/config/checks.h"
 #include "rl/config/enums.h"
+#include "rl/data/group_prompts.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rollout_bridge/base/content_hash.h"
 
@@ -41,9 +42,12 @@ class ListHash {
   bridge::Hash128 hash_;
 };
 
-std::string fingerprint_of(const PromptSet& set, bool shuffle) {
+std::string fingerprint_of(const PromptSet& set, const DataConfig& data) {
   ListHash hash;
-  hash.add(shuffle ? "shuffled" : "in order");
+  hash.add(data.shuffle ? "shuffled" : "in order");
+  if (has_curriculum(data)) {
+    hash.add("named by the group");
+  }
   hash.add(set.prompts);
   if (set.images) {
     hash.add(set.images->fingerprint());
@@ -123,7 +127,7 @@ bridge::Settings shared_settings(const Config& config, const engine::ModelConfig
   std::sort(settings.reward_names->begin(), settings.reward_names->end());
   settings.reward_options = options_text(rollout);
   if (!prompts.prompts.empty()) {
-    settings.prompts = fingerprint_of(prompts, config.data.shuffle);
+    settings.prompts = fingerprint_of(prompts, config.data);
   }
   if (held_out.size() > 0) {
     settings.held_out = fingerprint_of(held_out);

@@ -231,6 +231,9 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
+    if (source != nullptr) {
+      source->observe(run.state().step + 1, rollouts);
+    }
     StepBatch batch = make_step_batch(rollouts, config, parts.images_of(next));
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
@@ -262,6 +265,9 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       append(metrics, times.time("evaluate", [&] { return evaluation.metrics(); }));
     }
     append(metrics, times.take());
+    if (source != nullptr) {
+      run.state().curriculum = source->curriculum_state(run.state().step + 1);
+    }
     const auto saved_step =
         times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
     if (saved_step) {

@@ -114,7 +114,7 @@ SampleJobs::SampleJobs(const Config& config)
 SampleJobs::SampleJobs(const Config& config, const engine::Tokenizer& tokenizer)
     : config_(config),
       prompts_(sampled_prompts(config, tokenizer)),
-      order_(prompts_.parts, static_cast<uint64_t>(config.seed), config.data.shuffle),
+      order_(prompts_.parts, config),
       held_out_(held_out_of_workers(config, tokenizer)) {}
 
 SampleJob SampleJobs::of(const bridge::GrantedSample& sample) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "rl/config/config.h"
-#include "rl/data/data_order.h"
+#include "rl/data/group_prompts.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
 #include "rl/sampling/prompt_scorer.h"
@@ -66,7 +66,7 @@ class SampleJobs {
 
   Config config_;
   PromptSet prompts_;
-  DataOrder order_;
+  GroupPrompts order_;
   HeldOutPrompts held_out_;
 };
 

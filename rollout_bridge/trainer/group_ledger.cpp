@@ -268,8 +268,7 @@ std::vector<int64_t> GroupLedger::replace(int64_t first_group) {
 std::vector<int64_t> GroupLedger::open_steps(int64_t last_step) {
   std::vector<int64_t> grants;
   for (; last_open_step_ < last_step; ++last_open_step_) {
-    const GroupRange groups = options_.policy.first_groups(last_open_step_ + 1);
-    for (int64_t first = groups.begin; first < groups.end; ++first) {
+    for (const int64_t first : options_.policy.first_groups(last_open_step_ + 1)) {
       grants.push_back(current_group(first));
     }
   }
@@ -277,13 +276,12 @@ std::vector<int64_t> GroupLedger::open_steps(int64_t last_step) {
 }
 
 std::optional<GroupLedger::Taken> GroupLedger::take(int64_t step) {
-  const GroupRange places = options_.policy.first_groups(step);
   if (step != next_step_) {
     throw std::invalid_argument("step " + std::to_string(step) + " is taken, step " +
                                 std::to_string(next_step_) + " is next");
   }
   std::vector<int64_t> groups;
-  for (int64_t first = places.begin; first < places.end; ++first) {
+  for (const int64_t first : options_.policy.first_groups(step)) {
     groups.push_back(current_group(first));
     if (!is_complete(groups.back())) {
       return std::nullopt;
@@ -326,8 +324,7 @@ void GroupLedger::take_group(int64_t group_id, int64_t step, Taken& out) {
 std::vector<int64_t> GroupLedger::checkpointed(int64_t step) {
   std::vector<int64_t> groups;
   for (; checkpoint_ < step; ++checkpoint_) {
-    const GroupRange places = options_.policy.first_groups(checkpoint_ + 1);
-    for (int64_t first = places.begin; first < places.end; ++first) {
+    for (const int64_t first : options_.policy.first_groups(checkpoint_ + 1)) {
       add_rounds(first, groups);
     }
   }

@@ -9,16 +9,11 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::bridge {
-
-// Half-open range of group ids.
-struct GroupRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
 
 // What holds for one group.
 struct GroupRule {
@@ -39,8 +34,9 @@ struct GroupPolicy {
   // The first step that this start of the trainer trains on. Earlier steps are in its checkpoint.
   int64_t first_step = 1;
   std::function<GroupRule(int64_t group_id)> rule_of = {};
-  // The first groups of the step's places, in the order in which they are trained on.
-  std::function<GroupRange(int64_t step)> first_groups = {};
+  // The first groups of the step's places, in the order in which they are trained on. Asked for
+  // steps from the last checkpoint's on, up to the last one that is open.
+  std::function<std::vector<int64_t>(int64_t step)> first_groups = {};
   // By which the rollouts of a group are compared; nullopt for a rollout without a score.
   std::function<std::optional<double>(const Rollout& rollout)> reward_of = {};
   // Whether a complete group of these rewards gives no gradient, as when all are equal.

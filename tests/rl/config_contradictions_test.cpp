@@ -79,6 +79,39 @@ TEST_CASE("parts of an algorithm that do not go together are refused") {
   CHECK(load_config({}, {"rollout.reward=exact_match, repetition * 0.5"}).ok());
 }
 
+TEST_CASE("passes and pools that other keys make pointless or impossible are refused") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string gae = "algorithm.advantage.estimator=gae";
+  CHECK_THAT(error({"train.shuffle_mini_batches=true"}), Contains("num_mini_batches is 1"));
+  CHECK(error({"train.shuffle_mini_batches=true", "train.num_mini_batches=2"}).empty());
+  CHECK(error({"train.shuffle_mini_batches=true", gae, "algorithm.critic.num_mini_batches=2"})
+            .empty());
+  CHECK_THAT(error({"algorithm.resampling.method=pow", "algorithm.advantage.estimator=given"}),
+             Contains("resampling.method: is pow") && Contains("estimator given"));
+  for (const char* word :
+       {"algorithm.resampling.method=max_min", "train.shuffle_mini_batches=true"}) {
+    CHECK_THAT(error({word, "train.num_mini_batches=2", "algorithm.router_replay=recompute"}),
+               Contains("algorithm.router_replay: is recompute"));
+  }
+  CHECK_THAT(error({gae, "algorithm.critic.num_mini_batches=65"}), Contains("has 64 samples"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=optimal_token_baseline",
+                    "algorithm.old_logprobs=rollout"}),
+             Contains("needs the old policy's distributions"));
+  CHECK_THAT(error({"algorithm.correction.reject=[{by: token_k3, high: 1}]",
+                    "algorithm.old_logprobs=rollout"}),
+             Contains("correction.reject: is set"));
+  CHECK_THAT(error({"algorithm.correction.reject=[{by: token_k9, high: 1}]"}),
+             Contains("algorithm.correction.reject") && Contains("token_k9"));
+  const std::string pools = "data.curriculum.mode=pools";
+  CHECK(error({pools}).empty());
+  CHECK_THAT(error({pools, "data.curriculum.hard_below=0.9"}), Contains("expected less than that"));
+  CHECK_THAT(error({pools, "data.curriculum.hard_share=0.95"}), Contains("together above 1"));
+  CHECK_THAT(error({pools, "algorithm.dynamic_sampling=refill"}),
+             Contains("chooses the prompts of a step too"));
+}
+
 TEST_CASE("router replay is refused where no routes could come from") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);
@@ -384,6 +417,22 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
       {{sft, "data.answer_after=x"}, "data.answer_after", "algorithm.task sft"},
       {{"rollout.server_options.url=http://x"}, "server_options.url", "rollout.server is embedded"},
       {{"algorithm.correction.high=3"}, "correction.high: is 3.0", "correction.mode is none"},
+      {{"algorithm.correction.normalize=true", "algorithm.correction.mode=mask"},
+       "correction.normalize: is true",
+       "or mode tis or icepop"},
+      {{"algorithm.correction.drop_rejected=true", "algorithm.correction.mode=tis"},
+       "correction.drop_rejected: is true",
+       "nothing is rejected"},
+      {{"algorithm.advantage.gpg_scale=true", "algorithm.advantage.estimator=reinforce"},
+       "gpg_scale: is true",
+       "does not compare"},
+      {{"algorithm.resampling.method=max_min", "algorithm.resampling.power=3"},
+       "resampling.power: is 3.0",
+       "or method pow"},
+      {{"algorithm.critic.num_iterations=2"}, "critic.num_iterations: is 2", "has no critic"},
+      {{"data.curriculum.easy_share=0.3"}, "easy_share: is 0.3", "there are no pools"},
+      {{sft, "data.curriculum.mode=pools"}, "curriculum.mode: is pools", "algorithm.task sft"},
+      {{sft, "train.shuffle_mini_batches=true"}, "shuffle_mini_batches", "algorithm.task sft"},
       {{"optimizer.min_lr_ratio=0.1"}, "min_lr_ratio: is 0.1", "lr_schedule constant"},
       {{"optimizer.muon.momentum=0.9"}, "muon.momentum: is 0.9", "or optimizer.kind muon"},
       {{"optimizer.kind=muon", "lora.rank=4"}, "optimizer.kind: is muon", "lora.rank 4"},

@@ -6,6 +6,7 @@
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/enums.h"
 #include "rl/config/load.h"
+#include "rl/data/curriculum.h"
 #include "rl/data/prompt_set.h"
 #include "rl/rollouts/live_source.h"
 #include "rl/setup/model_device.h"
@@ -105,8 +106,8 @@ std::vector<Effect> loss_effects() {
       {"algorithm.clip_cov.ub", "0.001", recorded, kClipCov},
       {"algorithm.kl_cov.ratio", "0.01", recorded, kKlCov},
       {"algorithm.kl_cov.kl_coef", "2", recorded, kKlCov},
-      {"algorithm.dppo.ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.dro.beta", "2", recorded, with(kTwice, {"algorithm.loss=dro"})},
+      {"algorithm.dppo.ratio_bound", "0.9", recorded, with(kTwice, {"algorithm.loss=dppo_tv"})},
       {"algorithm.loss_aggregation", "seq_mean_token_mean", recorded, {}},
       {"algorithm.loss_divisor", "7", recorded, {"algorithm.loss_aggregation=constant"}},
   };
@@ -132,7 +133,6 @@ std::vector<Effect> advantage_effects() {
        {"algorithm.advantage.whiten=tokens", "algorithm.advantage.whiten_eps=0.5"}},
       {"algorithm.advantage.gamma", "0.5", recorded, rewards},
       {"algorithm.advantage.lambda", "0.5", recorded, kGae},
-      {"algorithm.critic.model_path", input_file("critic"), recorded, kGae},
       {"algorithm.advantage.gpg_scale", "true", recorded, {}},
       {"algorithm.resampling.method", "max_min", recorded, {}},
       {"algorithm.resampling.power",
@@ -142,6 +142,7 @@ std::vector<Effect> advantage_effects() {
       {"train.shuffle_mini_batches", "true", recorded, {"train.num_mini_batches=2"}},
       {"algorithm.critic.num_iterations", "3", recorded, kGae},
       {"algorithm.critic.num_mini_batches", "1", recorded, kGae},
+      {"algorithm.critic.model_path", input_file("critic"), recorded, kGae},
       {"algorithm.critic.learning_rate", "0.1", recorded, kGae},
       {"algorithm.critic.value_clip", "0.0001", recorded,
        with(kGae, {"algorithm.critic.learning_rate=0.1"})},
@@ -168,6 +169,11 @@ std::vector<Effect> correction_effects() {
        recorded,
        {"algorithm.correction.mode=seq_mask_tis"}},
       {"algorithm.correction.opsm_delta", "0.0001", recorded, kTwice},
+      {"algorithm.correction.reject", "[{by: token_k2, high: 0.0001}]", recorded, {}},
+      {"algorithm.correction.drop_rejected", "true", recorded,
+       with(kKl, {"algorithm.correction.reject=[{by: token_k2, high: 0.0001}]",
+                  "model.reference_path=" + input_file("reference")})},
+      {"algorithm.correction.normalize", "true", recorded, correction},
       {"algorithm.num_iterations", "2", recorded, {}},
       {"algorithm.mask_truncated", "true", recorded, {}},
       {"algorithm.max_staleness", "2", worker_side, {}},
@@ -193,11 +199,6 @@ std::vector<Effect> model_effects() {
   return {
       {"lora.rank", "2", recorded, {}},
       {"lora.alpha", "4", recorded, kLora},
-      {"algorithm.correction.reject", "[{by: token_k2, high: 0.0001}]", recorded, {}},
-      {"algorithm.correction.drop_rejected", "true", recorded,
-       with(kKl, {"algorithm.correction.reject=[{by: token_k2, high: 0.0001}]",
-                  "model.reference_path=" + input_file("reference")})},
-      {"algorithm.correction.normalize", "true", recorded, correction},
       {"lora.target_modules", "q_proj, down_proj", recorded, kLora},
       {"lora.path", input_file("adapter"), recorded, kLora},
       {"lora.base", "nf4", recorded, kLora},
@@ -348,6 +349,24 @@ std::vector<Effect> parallel_effects() {
   };
 }
 
+const Words kPools{"data.curriculum.mode=pools"};
+
+// The groups of some steps of 20 prompts, whose mean rewards are 0, 0.2, 0.4, 0.6 and 0.8.
+std::string chosen_prompts(const rl::Config& config) {
+  rl::Curriculum curriculum(config, {{20, 0.0}}, "");
+  for (int64_t prompt = 0; prompt < 20; ++prompt) {
+    curriculum.measure(prompt, 0.2 * static_cast<double>(prompt % 5));
+  }
+  curriculum.choose(8);
+  std::string text;
+  for (int64_t step = 1; step <= 8; ++step) {
+    for (const int64_t group : curriculum.groups_of(step)) {
+      text += std::to_string(group) + " ";
+    }
+  }
+  return text;
+}
+
 std::vector<Effect> prompt_effects() {
   return {
       {"data.train", input_file("other.jsonl"), jobs, {}},
@@ -394,6 +413,11 @@ std::vector<Effect> prompt_effects() {
        },
        {}},
       {"data.shuffle", "false", jobs, {}},
+      {"data.curriculum.mode", "pools", jobs, {}},
+      {"data.curriculum.easy_above", "0.7", chosen_prompts, kPools},
+      {"data.curriculum.hard_below", "0.3", chosen_prompts, kPools},
+      {"data.curriculum.easy_share", "0.5", chosen_prompts, kPools},
+      {"data.curriculum.hard_share", "0.5", chosen_prompts, kPools},
   };
 }
 

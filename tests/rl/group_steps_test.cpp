@@ -123,6 +123,32 @@ TEST_CASE("a step is taken whole and in order, however its rollouts arrive", "[s
   CHECK_THROWS_WITH(steps.take(11), Catch::Contains("step 12 is next"));
 }
 
+TEST_CASE("with a curriculum a step is made of the groups that it chose, in their order",
+          "[steps]") {
+  rl::StepRules rules = make_rules(1);
+  const int64_t first = 20 + 7 * kRoundStride, second = 21 + 3 * kRoundStride;
+  rules.chosen_groups = [=](int64_t step) {
+    return step == 11 ? Ids{first, second} : Ids{22 + kRoundStride, 23};
+  };
+  Steps steps(rules);
+  CHECK(steps.open(11) == Ids{first, second});
+  CHECK(steps.open(12) == Ids{22 + kRoundStride, 23});
+  steps.add_group(second, 1.0, 1.0);
+  CHECK(steps.takes(rewarded(23, 0, 1.0)));
+  CHECK_FALSE(steps.take(11).has_value());
+  steps.add_group(first, 0.0, 0.0);  // of equal rewards: nothing replaces it
+  CHECK(steps.granted().empty());
+  const auto step = steps.take(11);
+  REQUIRE(step.has_value());
+  CHECK((*step)[0].group_id == first);
+  CHECK((*step)[2].group_id == second);
+  CHECK(steps.is_duplicate(rewarded(first, 0, 1.0)));
+  CHECK(steps.ledger().checkpointed(11) == Ids{first, second});
+  rules.refill_rounds = 2;
+  rules.total_reward = [](const bridge::Rollout&) { return std::optional(0.0); };
+  CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("a curriculum chooses"));
+}
+
 TEST_CASE("a ledger whose policy lacks a rule cannot be made", "[steps]") {
   const bridge::IdSet consumed;
   bridge::GroupPolicy policy = rl::step_policy(make_rules(0));

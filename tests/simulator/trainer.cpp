@@ -276,12 +276,13 @@ void SimTrainer::release(int64_t first_group) {
 }
 
 void SimTrainer::checkpoint() {
-  const GroupRange groups{policy_.first_groups(checkpoint_ + 1).begin,
-                          policy_.first_groups(step_).end};
-  checkpoint_ = step_;
+  std::vector<int64_t> groups;
+  while (checkpoint_ < step_) {
+    std::ranges::copy(policy_.first_groups(++checkpoint_), std::back_inserter(groups));
+  }
   checkpoint_content_ = content_;
   flush();  // acknowledgements of these groups count before they are released
-  for (int64_t group = groups.begin; group < groups.end; ++group) {
+  for (const int64_t group : groups) {
     release(group);
   }
   state_->checkpointed(step_);

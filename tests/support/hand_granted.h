@@ -41,8 +41,7 @@ class HandGrants {
             .first_groups =
                 [table = table_](int64_t step) {
                   const std::lock_guard lock(table->mutex);
-                  const int64_t id = table->of_step.at(static_cast<std::size_t>(step - 1));
-                  return GroupRange{id, id + 1};
+                  return std::vector{table->of_step.at(static_cast<std::size_t>(step - 1))};
                 },
             .reward_of = [](const Rollout&) { return std::nullopt; },
             .teaches_nothing = [](std::span<const std::optional<double>>) { return false; }};

@@ -111,7 +111,7 @@ std::unique_ptr<rl::RolloutSource> make_source(const TrainOptions& options,
     return rl::make_prime_rl_source(options.prime_rl, config, steps);
   }
   return rl::make_live_source(config, run.state().run_id, options.run_dir,
-                              run.state().weight_version, steps);
+                              run.state().weight_version, steps, run.state().curriculum);
 }
 
 // Logs the start plan and claims the directory for this run. On rank 0, which holds its lock.
