@@ -75,7 +75,7 @@ def says_reversed(messages: list[dict], flawed: bool) -> str:
 
 ENVIRONMENTS = {
     "reasoning_gym": (says_sum, lambda: connector(
-        "reasoning_gym", "chain_sum", system_prompt="", answer_tag="", config={"chain_sum": {"max_terms": 3, "max_digits": 1}})),
+        "reasoning_gym", "chain_sum", system_prompt="", answer_tag="", config={"chain_sum": {"max_terms": 2, "max_digits": 1}})),
     "textarena": (says_guess, lambda: connector("textarena", "GuessTheNumber-v0", game={"max_turns": 4})),
     "openenv": (says_smallest, lambda: connector("openenv", "http://127.0.0.1:8123")),
     "verifiers": (says_reversed, None),

@@ -38,7 +38,7 @@ class Turns:
 def play_reasoning_gym(turns: Turns, record: dict) -> None:
     import reasoning_gym
 
-    dataset = reasoning_gym.create_dataset("chain_sum", seed=record["seed"], size=record["size"], max_terms=3, max_digits=1)
+    dataset = reasoning_gym.create_dataset("chain_sum", seed=record["seed"], size=record["size"], max_terms=2, max_digits=1)
     entry = dataset[record["index"]]
     assert turns.told == [entry["question"]], turns.told
     assert turns.reward == dataset.score_answer(turns.said[0].strip(), entry), (turns.said, entry["answer"], turns.reward)

@@ -75,7 +75,7 @@ ChatServer<>::Reply always(const std::string& text) {
   return [text](const json&, httplib::Response& response) { say(response, text); };
 }
 
-Reward hasty(const RewardOptions& options) {
+Reward hasty_judge(const RewardOptions& options) {
   return judge_reward(options, [](std::chrono::milliseconds) {});
 }
 
@@ -131,21 +131,21 @@ TEST_CASE(
                        Contains("<reference_answer>\n2\n</reference_answer>") &&
                        Contains("<response>\nTwo\xEF\xBF\xBD, sir.\n</response>"));
   options.judge_rubric = "";
-  hasty(options)({"q", "c", ""});
+  hasty_judge(options)({"q", "c", ""});
   const std::string plain = seen.at("messages").at(0).at("content");
   CHECK_THAT(plain, Contains("correct answer") && !Contains("<reference_answer>"));
 }
 
 TEST_CASE("a judge without a verdict gives no reward, after three tries") {
   ChatServer silent(always("I would rather not."));
-  CHECK_THROWS_WITH(hasty(silent.options())({"q", "c", "a"}),
+  CHECK_THROWS_WITH(hasty_judge(silent.options())({"q", "c", "a"}),
                     Contains("no verdict from the judge http://127.0.0.1:") &&
                         Contains("has no \"SCORE: N\"") && Contains("rather not"));
   CHECK(silent.calls == 3);
   ChatServer garbled([](const json&, httplib::Response& response) {
     response.set_content("{\"choices\": []}", "application/json");
   });
-  CHECK_THROWS_WITH(hasty(garbled.options())({"q", "c", "a"}), Contains("choices[0]"));
+  CHECK_THROWS_WITH(hasty_judge(garbled.options())({"q", "c", "a"}), Contains("choices[0]"));
   const RewardScores scores = RewardSet("judge", garbled.options()).score({"q", "c", "a"});
   CHECK(scores.raw.empty());
   CHECK_THAT(scores.failure, Contains("choices[0]"));
@@ -153,19 +153,18 @@ TEST_CASE("a judge without a verdict gives no reward, after three tries") {
 }
 
 TEST_CASE("a judge that fails once is asked again, and one that refuses temperature 0 without it") {
-  ChatServer* now = nullptr;
+  int asked = 0;
   ChatServer busy([&](const json&, httplib::Response& response) {
-    response.status = now->calls < 2 ? 429 : 200;
+    response.status = ++asked < 2 ? 429 : 200;
     say(response, "SCORE: 4");
   });
-  now = &busy;
-  CHECK(hasty(busy.options())({"q", "c", "a"}) == Approx(0.4));
+  CHECK(hasty_judge(busy.options())({"q", "c", "a"}) == Approx(0.4));
   CHECK(busy.calls == 2);
   ChatServer strict([&](const json& body, httplib::Response& response) {
     response.status = body.contains("temperature") ? 400 : 200;
     say(response, response.status == 200 ? "SCORE: 6" : "Unsupported value: temperature");
   });
-  CHECK(hasty(strict.options())({"q", "c", "a"}) == Approx(0.6));
+  CHECK(hasty_judge(strict.options())({"q", "c", "a"}) == Approx(0.6));
 }
 
 TEST_CASE("a judge answers no more requests at a time than it may, and not after its timeout") {
@@ -184,7 +183,7 @@ TEST_CASE("a judge answers no more requests at a time than it may, and not after
   }
   CHECK(most == 2);
   options.judge_timeout_s = 0.01;
-  CHECK_THROWS_WITH(hasty(options)({"q", "c", "a"}), Contains("no answer in time"));
+  CHECK_THROWS_WITH(hasty_judge(options)({"q", "c", "a"}), Contains("no answer in time"));
 }
 
 TEST_CASE("a judge that is not named whole is refused with its key") {
@@ -239,15 +238,15 @@ TEST_CASE("https: a server is believed only with a certificate for its host that
   const Certificate certificate;
   ChatServer<httplib::SSLServer> server(always("SCORE: 8"), certificate.certificate(),
                                         certificate.key());
-  CHECK_THROWS_WITH(hasty(server.options("https://127.0.0.1"))({"q", "c", "a"}),
+  CHECK_THROWS_WITH(hasty_judge(server.options("https://127.0.0.1"))({"q", "c", "a"}),
                     Contains("certificate is not valid for this host or not signed"));
   CHECK(server.calls == 0);
   const test::TemporaryDirectory directory;
   const std::string file = (directory.path() / "trusted.pem").string();
   certificate.write(file);
   ::setenv("SSL_CERT_FILE", file.c_str(), 1);
-  CHECK(hasty(server.options("https://127.0.0.1"))({"q", "c", "a"}) == Approx(0.8));
-  CHECK_THROWS_WITH(hasty(server.options("https://localhost"))({"q", "c", "a"}),
+  CHECK(hasty_judge(server.options("https://127.0.0.1"))({"q", "c", "a"}) == Approx(0.8));
+  CHECK_THROWS_WITH(hasty_judge(server.options("https://localhost"))({"q", "c", "a"}),
                     Contains("certificate is not valid for this host"));
   ::unsetenv("SSL_CERT_FILE");
   CHECK(server.calls == 1);
@@ -258,7 +257,7 @@ TEST_CASE("the reward http speaks https") {
   options.http_url = "https://127.0.0.1:1/reward";
   CHECK_THROWS_WITH(make_reward("http", options)({"", "x", "a"}), Contains("cannot connect"));
   ChatServer plain(always("SCORE: 8"));
-  CHECK_THROWS_WITH(hasty(plain.options("https://127.0.0.1"))({"q", "c", "a"}),
+  CHECK_THROWS_WITH(hasty_judge(plain.options("https://127.0.0.1"))({"q", "c", "a"}),
                     Contains("no TLS connection"));
 }
 

@@ -3,6 +3,7 @@
 // should choke on.
 #include <catch2/catch.hpp>
 #include <string>
+#include <vector>
 
 #include "rl/rewards/answer_check.h"
 #include "rl/rewards/math_answer.h"
@@ -130,20 +131,20 @@ TEST_CASE("the tolerance is relative above 1 and absolute below") {
 }
 
 TEST_CASE("where the answer is in a completion") {
-  CHECK(math_answer_of("1 \\boxed{2} 3", "", "") == "2");
-  CHECK(math_answer_of("\\boxed{2} #### 3", "####", "") == "2");
-  CHECK(math_answer_of("work 1\n#### 3 ", "####", "") == "3");
-  CHECK(math_answer_of("#### 3<end> 4", "####", "<end>") == "3");
-  CHECK(math_answer_of("so it is 1,234.5 dollars.", "", "") == "1,234.5");
-  CHECK(math_answer_of("first 3, then -7.", "", "") == "-7");
-  CHECK(math_answer_of("7-5", "", "") == "5");
-  CHECK(math_answer_of("it is \\frac{1}{2}.", "", "") == "\\frac{1}{2}");
-  CHECK(math_answer_of("it is 3/4!", "", "") == "3/4");
-  CHECK(math_answer_of("about 25%", "", "") == "25%");
-  CHECK(math_answer_of("about 1.5 \\times 10^{3} m", "", "") == "1.5 \\times 10^{3}");
-  CHECK(math_answer_of("5 \\boxed{2", "", "").empty());
-  CHECK(math_answer_of("nothing", "", "").empty());
-  CHECK(math_answer_of("", "", "").empty());
+  CHECK(math_answer_of("1 \\boxed{2} 3", "", {}) == "2");
+  CHECK(math_answer_of("\\boxed{2} #### 3", "####", {}) == "2");
+  CHECK(math_answer_of("work 1\n#### 3 ", "####", {}) == "3");
+  CHECK(math_answer_of("#### 3<end> 4", "####", std::vector<std::string>{"<end>"}) == "3");
+  CHECK(math_answer_of("so it is 1,234.5 dollars.", "", {}) == "1,234.5");
+  CHECK(math_answer_of("first 3, then -7.", "", {}) == "-7");
+  CHECK(math_answer_of("7-5", "", {}) == "5");
+  CHECK(math_answer_of("it is \\frac{1}{2}.", "", {}) == "\\frac{1}{2}");
+  CHECK(math_answer_of("it is 3/4!", "", {}) == "3/4");
+  CHECK(math_answer_of("about 25%", "", {}) == "25%");
+  CHECK(math_answer_of("about 1.5 \\times 10^{3} m", "", {}) == "1.5 \\times 10^{3}");
+  CHECK(math_answer_of("5 \\boxed{2", "", {}).empty());
+  CHECK(math_answer_of("nothing", "", {}).empty());
+  CHECK(math_answer_of("", "", {}).empty());
 }
 
 TEST_CASE("the reward reads both sides") {

@@ -105,9 +105,9 @@ TEST_CASE("an unknown reward is an error that lists the known ones and the neare
   CHECK_THROWS_WITH(make_reward("zzzzzzzz", {}),
                     !Catch::Contains("did you mean") &&
                         Catch::Contains("is unknown; expected one of: code_tests"));
-  CHECK(reward_names() == std::vector<std::string_view>{"code_tests", "exact_match", "http",
-                                                        "json_schema", "length", "math_answer",
-                                                        "multiple_choice", "regex", "repetition"});
+  CHECK(reward_names() == std::vector<std::string_view>{
+                              "code_tests", "exact_match", "http", "json_schema", "judge", "length",
+                              "math_answer", "multiple_choice", "regex", "repetition"});
 }
 
 TEST_CASE("overlong_penalty falls linearly over the buffer") {
