@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/chat/markers.h"
 #include "rl/data/prompt_tokens.h"
 #include "rl/gateway/chat_messages.h"
 
@@ -17,6 +18,17 @@ bool begins_with(const Conversation& asked, const Conversation& turn) {
   return asked.tools == turn.tools && asked.messages.size() > turn.messages.size() &&
          std::equal(turn.messages.begin(), turn.messages.end(), asked.messages.begin(),
                     same_message);
+}
+
+// Whether the template writes a conversation's last message behind the prompt that it answered, and
+// with its reasoning.
+bool shows_reply(const std::string& text, const std::string& prompt,
+                 const Conversation& conversation) {
+  if (!text.starts_with(prompt)) {
+    return false;
+  }
+  const std::string reasoning = conversation.messages.back().value("reasoning_content", "");
+  return text.find(python_strip(reasoning), prompt.size()) != std::string::npos;
 }
 
 }  // namespace
@@ -69,23 +81,26 @@ ChatTurns::Context ChatTurns::context(ChatText& text, const Conversation& asked)
     const ordered_json& recorded = longest_first.front()->conversation.messages;
     std::copy(recorded.begin(), recorded.end(), context.conversation.messages.begin());
   }
-  const std::string prompt = text.prompt(context.conversation);
+  context.prompt = text.prompt(context.conversation);
   for (const Turn* turn : longest_first) {
-    if (auto ids = ids_after(text, *turn, prompt)) {
+    if (auto ids = ids_after(text, *turn, context.prompt)) {
       context.end = turn->end;
       context.ids = std::move(*ids);
       return context;
     }
   }
-  context.ids = text.encode(prompt);
+  context.ids = text.encode(context.prompt);
   return context;
 }
 
 // The ids that follow a turn's in this prompt; nullopt if the turn is rendered in another way.
 std::optional<std::vector<int64_t>> ChatTurns::ids_after(ChatText& text, const Turn& turn,
                                                          const std::string& prompt) const {
-  const std::string through = text.whole(turn.conversation);
-  const std::string closing = text.closing();
+  std::string through = text.whole(turn.conversation);
+  if (!shows_reply(through, turn.prompt, turn.conversation)) {
+    return std::nullopt;
+  }
+  const std::string closing = take_closing(text, turn, through);
   if (!through.ends_with(closing) || !prompt.starts_with(through)) {
     return std::nullopt;
   }
@@ -96,10 +111,24 @@ std::optional<std::vector<int64_t>> ChatTurns::ids_after(ChatText& text, const T
   return ids;
 }
 
-void ChatTurns::add(Conversation asked, ordered_json reply, int64_t end,
-                    std::optional<int64_t> stop) {
-  asked.messages.push_back(std::move(reply));
-  turns_.push_back({std::move(asked), end, stop});
+// What the template writes behind the reply: the marker with which the model ended it, otherwise as
+// behind any reply. Takes what follows the marker off the text, because it may be written at the
+// end of a conversation alone (Phi 3).
+std::string ChatTurns::take_closing(ChatText& text, const Turn& turn, std::string& through) {
+  if (turn.stop) {
+    std::string marker = text.tokenizer().decode({&*turn.stop, 1}, /*skip_special=*/false);
+    const std::size_t at = marker.empty() ? std::string::npos : through.rfind(marker);
+    if (at != std::string::npos && at >= turn.prompt.size()) {
+      through.resize(at + marker.size());
+      return marker;
+    }
+  }
+  return text.closing();
+}
+
+void ChatTurns::add(Context asked, ordered_json reply, int64_t end, std::optional<int64_t> stop) {
+  asked.conversation.messages.push_back(std::move(reply));
+  turns_.push_back({std::move(asked.conversation), std::move(asked.prompt), end, stop});
 }
 
 }  // namespace ringside::rl

@@ -46,33 +46,36 @@ class ChatTurns {
   struct Context {
     int64_t end = 0;
     std::vector<int64_t> ids = {};
-    // Of a chat request: as asked, with the reasoning of replies that are recorded.
+    // Of a chat request: as asked, with the reasoning of replies that are recorded; and as a text.
     Conversation conversation = {};
+    std::string prompt = {};
   };
 
   // A request whose messages begin with a recorded request and its reply continues these tokens;
   // only what follows is rendered and encoded. The longest such beginning counts. It does not count
   // if the template renders it in another way once other messages follow (many remove reasoning
-  // from turns before the last question). A request without one is encoded from its first message.
+  // from turns before the last question), and if it renders the reply elsewhere than behind the
+  // prompt or without its reasoning (that of DeepSeek R1). A request without one is encoded from
+  // its first message.
   // Shapes: messages as canonical_messages() gives them.
   // Blocks and throws: as ChatText.
   Context context(ChatText& text, const Conversation& asked) const;
 
-  // Records a reply whose tokens end the sequence `end`. asked: a context's conversation; reply: a
-  // canonical message.
+  // Records a reply whose tokens end the sequence `end`. reply: a canonical message.
   // stop: the id that ended it, if one did.
-  void add(Conversation asked, nlohmann::ordered_json reply, int64_t end,
-           std::optional<int64_t> stop);
+  void add(Context asked, nlohmann::ordered_json reply, int64_t end, std::optional<int64_t> stop);
 
  private:
   struct Turn {
     Conversation conversation;  // with the reply
+    std::string prompt;
     int64_t end;
     std::optional<int64_t> stop;
   };
 
   std::optional<std::vector<int64_t>> ids_after(ChatText& text, const Turn& turn,
                                                 const std::string& prompt) const;
+  static std::string take_closing(ChatText& text, const Turn& turn, std::string& through);
 
   std::vector<Turn> turns_;
 };

@@ -63,7 +63,7 @@ ModelReplies PendingAnswer::record(std::vector<TokenAnswer> answers) {
     const int64_t end = session_->record(context_, answer);
     if (!asked_.asked.empty()) {
       const auto stop_id = answer.stopped ? std::optional(answer.sampled.ids.back()) : std::nullopt;
-      session_->add_reply(context_.conversation, reply_message(reply), end, stop_id);
+      session_->add_reply(context_, reply_message(reply), end, stop_id);
     }
     replies.replies.push_back(std::move(reply));
   }

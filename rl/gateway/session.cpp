@@ -79,7 +79,7 @@ int64_t Session::record(const ChatTurns::Context& context, const TokenAnswer& an
   }
 }
 
-void Session::add_reply(Conversation asked, nlohmann::ordered_json reply, int64_t end,
+void Session::add_reply(ChatTurns::Context asked, nlohmann::ordered_json reply, int64_t end,
                         std::optional<int64_t> stop) {
   const std::lock_guard lock(mutex_);
   turns_.add(std::move(asked), std::move(reply), end, stop);

@@ -84,7 +84,7 @@ class Session {
   // Throws: RequestRefused (409, 400) when the session has ended, and as TokenTree::add().
   int64_t record(const ChatTurns::Context& context, const TokenAnswer& answer);
   // Records the reply that an answer became.
-  void add_reply(Conversation asked, nlohmann::ordered_json reply, int64_t end,
+  void add_reply(ChatTurns::Context asked, nlohmann::ordered_json reply, int64_t end,
                  std::optional<int64_t> stop);
 
   // Ends the session. A second result changes nothing. Returns whether this one counts.

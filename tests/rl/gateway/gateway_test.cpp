@@ -109,6 +109,41 @@ TEST_CASE("reasoning stays in the tokens as long as the template keeps it, then 
   CHECK(rollout.branches[0].context_end == 2);  // "<t" of <think> and of <tool_call>
 }
 
+// A desk whose template writes messages as `message`, and "~" at the end of a conversation.
+std::string template_of(const std::string& message) {
+  return "{%- for m in messages -%}{%- if m.role == 'assistant' -%}" + message +
+         "{%- else -%}<|im_start|>{{ m.content }}<|im_end|>{%- endif -%}{%- endfor -%}"
+         "{%- if add_generation_prompt -%}<|im_start|>A:{%- else -%}~{%- endif -%}";
+}
+
+TEST_CASE("a turn continues only where the template writes the reply behind its prompt") {
+  struct Case {
+    const char* written;
+    const char* says;
+    bool continues;
+  };
+  for (const auto& [written, says, continues] :
+       {Case{"<|im_start|>A:{{ m.content }}<|im_end|>", "cab", true},
+        {"<|im_start|>{{ m.content }}<|im_end|>", "cab", false},                     // without "A:"
+        {"<|im_start|>A:{{ m.content }}<|im_end|>", "<think>hm</think>cab", false},  // drops it
+        {"<|im_start|>A:<think>{{ m.reasoning_content }}</think>{{ m.content }}<|im_end|>",
+         "<think>hm</think>cab", true},
+        {"<|im_start|>A:{{ m.content }}!", "cab", false}}) {  // ends it in another way
+    INFO(written << " " << says);
+    Desk desk(test::character_tokenizer(), test::kTokenEnd, template_of(written));
+    const auto session = desk.session();
+    desk.says(says);
+    const ModelReplies first = desk.chat(session, ordered_json::array({message("user", "q")}));
+    const ModelReplies second =
+        desk.chat(session, {message("user", "q"), returned(first), message("user", "r")});
+    const std::string decoded = desk.decode(second.prompt_ids);
+    CHECK(ended(*session).branches.empty() == continues);
+    CHECK_THAT(decoded, Catch::EndsWith("<|im_start|>r<|im_end|><|im_start|>A:") && !Contains("~"));
+    CHECK((decoded.find("hm") != std::string::npos) ==
+          (continues && std::string(says).find("hm") != std::string::npos));
+  }
+}
+
 TEST_CASE("retries, several choices and compacted histories are branches of one rollout") {
   Desk desk;
   const auto session = desk.session();
