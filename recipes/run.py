@@ -1,10 +1,10 @@
 """Runs a small CPU recipe from data to figures: data, warm start, training, the test set before and after, curve.
 
 Usage: recipes/run.py NAME [OVERLAY ...] [--seed N] [--ringside FILE]
-    NAME      a folder of recipes/ with make_data.py, sft.yaml and grpo.yaml
+    NAME      a folder of recipes/ with make_data.py, sft.yaml and grpo.yaml; with teacher.yaml a teacher is trained first
     OVERLAY   files of that folder, without .yaml, that are merged over grpo.yaml: `arithmetic ppo`
 
-Writes runs/NAME/{data,sft} once, and runs/NAME/<grpo or overlays>/ with summary.json and curve.svg; what a recipe's
+Writes runs/NAME/{data,sft,teacher} once, and runs/NAME/<grpo or overlays>/ with summary.json and curve.svg; what a recipe's
 folder holds of these is a copy. Exits 1 if the mean reward on the test set rises by less than 0.25. Standard library only.
 """
 import argparse
@@ -77,12 +77,26 @@ def curve_svg(title: str, rewards: list[float]) -> str:
 
 def prepare(ringside, folder: pathlib.Path, data: pathlib.Path, seed: int) -> pathlib.Path:
     """Data and warm start, unless they are there; returns the model of the warm start."""
-    warm = data.parent / "sft"
+    warm, teacher = data.parent / "sft", data.parent / "teacher"
     if not (warm / "checkpoint-final").exists():
         run(sys.executable, folder / "make_data.py", "--out", data, "--seed", seed)
         run(ringside, "train", folder / "sft.yaml", "--run-dir", warm, f"seed={seed}", f"model.path={data}/model",
             f"data.sft={data}/sft.jsonl")
+    if (folder / "teacher.yaml").exists() and not (teacher / "checkpoint-final").exists():
+        run(ringside, "train", folder / "teacher.yaml", "--run-dir", teacher, f"seed={seed}",
+            f"model.path={data}/teacher_model", f"data.sft={data}/teacher.jsonl")
     return warm / "checkpoint-final"
+
+
+def teacher_words(recipe: list[pathlib.Path], base: pathlib.Path) -> list[str]:
+    wanted = any("distillation: {teacher:" in path.read_text() for path in recipe)
+    return [f"algorithm.distillation.teacher={base}/teacher/checkpoint-final"] if wanted else []
+
+
+def shown_reward(step: dict) -> float:
+    """Of a step: the reward that it learned from, or the one that only shows (algorithm.reward.scale 0)."""
+    alone = [value for name, value in step.items() if name.startswith("rewards/") and name.endswith("/mean")]
+    return alone[0] if "distillation/kl" in step and len(alone) == 1 else step["reward"]
 
 
 def main() -> int:
@@ -103,14 +117,16 @@ def main() -> int:
         before = test_score(options.ringside, warm, data / "test.jsonl", recipe)
         started = time.monotonic()
         run(options.ringside, "run", *recipe, "--run-dir", out, f"seed={options.seed}", f"model.path={warm}",
-            f"data.train={data}/train.jsonl", f"data.eval={data}/held_out.jsonl")
+            f"data.train={data}/train.jsonl", f"data.eval={data}/held_out.jsonl", *teacher_words(recipe, base))
         seconds = time.monotonic() - started
         after = test_score(options.ringside, out / "checkpoint-final", data / "test.jsonl", recipe)
-    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    rewards = [step["reward"] for step in steps]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    held_out = [[line["step"], round(line["eval_reward"], 3)] for line in lines if "eval_reward" in line]
+    steps = [line for line in lines if "reward" in line]  # the first line may be an evaluation before training
+    rewards = [shown_reward(step) for step in steps]
     summary = {"recipe": options.name, "files": [path.name for path in recipe], "seed": options.seed,
                "test_before": before, "test_after": after, "seconds": round(seconds, 1),
-               "reward": [round(value, 4) for value in rewards]}
+               "reward": [round(value, 4) for value in rewards], "held_out": held_out}
     (out / "summary.json").write_text(json.dumps(summary) + "\n")
     (out / "curve.svg").write_text(curve_svg(f"{options.name}, {label}, seed {options.seed}: reward in training", rewards))
     print(f"{options.name} {label}: mean reward on the test set {before:.3f} before, {after:.3f} after {len(steps)} "

@@ -13,6 +13,7 @@ Writes into --out, the same files for the same arguments:
                                                                            and a wrong one
 """
 import argparse
+import json
 import pathlib
 import random
 import sys
@@ -55,8 +56,15 @@ def prompts(examples: list[Example]) -> list[dict]:
     return [{"prompt": example.prompt, "answer": example.answer} for example in examples]
 
 
-def write_task(description: str, characters: str, make_examples) -> None:
-    """The command line of a task's make_data.py. `make_examples(rng)` returns all its examples."""
+def write_model(folder: pathlib.Path, vocabulary: dict[str, int], layers: int) -> None:
+    quickstart_task.write_model(folder, vocabulary)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": layers}, indent=2) + "\n")
+
+
+def write_task(description: str, characters: str, make_examples, layers: dict[str, int] | None = None) -> None:
+    """The command line of a task's make_data.py. `make_examples(rng)` returns all its examples; `layers`: of the models to
+    write, by their folders. Beside teacher_model/ stands teacher.jsonl, demonstrations without a mistake."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="directory to write, made if it is missing")
     parser.add_argument("--seed", type=int, default=1)
@@ -68,10 +76,16 @@ def write_task(description: str, characters: str, make_examples) -> None:
     rng.shuffle(examples)
     tenth = len(examples) // 10
     train = examples[2 * tenth:]
-    quickstart_task.write_model(options.out / "model", quickstart_task.vocabulary_of(characters))
+    vocabulary = quickstart_task.vocabulary_of(characters)
+    for folder, count in (layers or {}).items():
+        write_model(options.out / folder, vocabulary, count)
+    if layers is None:
+        quickstart_task.write_model(options.out / "model", vocabulary)
     files = {"sft": demonstrations(train, options.demonstrations, options.flawed, rng), "train": prompts(train),
              "held_out": prompts(examples[:tenth]), "test": prompts(examples[tenth:2 * tenth]), "pairs": pairs(train),
              "pairs_held_out": pairs(examples[:tenth])}
+    if "teacher_model" in (layers or {}):
+        files["teacher"] = demonstrations(train, options.demonstrations, 0.0, rng)
     for name, lines in files.items():
         quickstart_task.write_lines(options.out / f"{name}.jsonl", lines)
     print(f"{options.out}: " + ", ".join(f"{len(lines)} lines in {name}.jsonl" for name, lines in files.items()))

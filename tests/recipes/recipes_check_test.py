@@ -63,6 +63,8 @@ class Recipes(unittest.TestCase):
             elif path:
                 made = self.folder / task / pathlib.PurePath(path).name if task else self.data[f"data.{key}"]
                 settings.append(f"data.{key}={made}")
+        if any("distillation: {teacher: " in text for text in texts):
+            settings.append(f"algorithm.distillation.teacher={settings[1].partition('=')[2]}")
         if any("reward: worker" in text for text in texts):  # `check` is about `run`, whose workers read prompts
             settings.append(f"data.train={self.folder / task / 'train.jsonl'}")
         return settings

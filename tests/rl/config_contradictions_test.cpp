@@ -510,6 +510,9 @@ TEST_CASE("a key that nothing reads is refused, with what it says and what would
 }
 
 TEST_CASE("a teacher's divergence is refused where it is not computed or would count for nothing") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
   const std::string teacher = "algorithm.distillation.teacher=x";
   for (const std::string over : {"vocabulary", "top_k"}) {
     const std::string word = "algorithm.distillation.over=" + over;
