@@ -17,7 +17,6 @@ struct StepColumns {
   std::vector<double> rollout{};      // [N] log-prob under the policy that sampled
   std::vector<double> old{};          // [N] log-prob under the policy at the start of the step
   std::vector<double> reference{};    // [N] log-prob under the reference policy
-  std::vector<double> teacher{};      // [N] log-prob under the teacher
   std::vector<double> value{};        // [N] value of the critic
   std::vector<double> given{};        // [N] advantages that came with the rollouts
   std::vector<double> temperature{};  // [N] sampling temperature
@@ -33,6 +32,7 @@ struct StepColumns {
   std::vector<double> kept{};
   // [N] sum over the vocabulary of the squared probabilities under the old policy
   std::vector<double> squares{};
+  std::vector<double> teacher{};  // [N] log-prob under the teacher
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }
