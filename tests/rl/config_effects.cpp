@@ -416,7 +416,8 @@ std::vector<Effect> prompt_effects() {
       {"data.curriculum.mode", "pools", jobs, {}},
       {"data.curriculum.easy_above", "0.7", chosen_prompts, kPools},
       {"data.curriculum.hard_below", "0.3", chosen_prompts, kPools},
-      {"data.curriculum.easy_share", "0.5", chosen_prompts, kPools},
+      {"data.curriculum.easy_share", "0.5", chosen_prompts,
+       with(kPools, {"data.curriculum.easy_above=0.7"})},
       {"data.curriculum.hard_share", "0.5", chosen_prompts, kPools},
   };
 }
