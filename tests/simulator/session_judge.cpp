@@ -128,9 +128,26 @@ void SessionJudge::opened(const std::string& process, const rl::Session& session
   account.process = process;
   account.max_turns = max_turns;
   account.timeout = timeout;
+  account.sample = {session.sample().group_id, session.sample().sample_index};
   account.held_out = session.sample().held_out >= 0;
+  check(asked_for_[process].contains(account.sample),
+        "session " + session.id() + " is opened for a sample that nobody asks for");
   check(accounts_.emplace(session.id(), account).second, session.id() + " is opened twice");
   not_closed_[process].insert(session.id());
+}
+
+void SessionJudge::granted(const std::string& process, const bridge::Granted& granted) {
+  std::set<std::pair<int64_t, int32_t>>& asked_for = asked_for_[process];
+  for (const bridge::Withdrawal& group : granted.withdrawn) {
+    for (const int32_t index : group.sample_indices) {
+      asked_for.erase({group.group_id, index});
+    }
+  }
+  for (const bridge::Grant& group : granted.groups) {
+    for (const int32_t index : group.sample_indices) {
+      asked_for.insert({group.group_id, index});
+    }
+  }
 }
 
 void SessionJudge::sampled(uint64_t seed, GivenAnswer answer) {
@@ -300,7 +317,7 @@ void SessionJudge::made(const rl::Session& session, const Rollout& rollout) {
   }
   branches_ += std::ssize(rollout.branches);
   of_several_versions_ += of.failure.empty() && rollout.versions.size() > 1 ? 1 : 0;
-  made_.emplace(rollout.rollout_id, Made{rollout, session.id()});
+  made_.emplace(rollout.rollout_id, Made{rollout, session.id(), false});
 }
 
 void SessionJudge::check_result(const Account& of, const Rollout& r) const {
@@ -400,6 +417,8 @@ void SessionJudge::turned(const std::string& process, const rl::SessionDesk& des
       continue;
     }
     unclaimed += of.claimed ? 0 : 1;
+    check(of.claimed || asked_for_[process].contains(of.sample),
+          "session " + *session + " waits for a harness, and its sample was taken back");
     check(!of.claimed || events_.now() < *of.claimed + of.timeout || of.state == State::kEnded,
           "session " + *session + " is open beyond its time");
     ++session;
@@ -418,20 +437,41 @@ void SessionJudge::died(const std::string& process) {
     account(session).state = State::kClosed;
   }
   not_closed_.erase(process);
+  asked_for_.erase(process);
+}
+
+std::vector<SessionJudge::MadeById::const_iterator> SessionJudge::made_as(
+    const Rollout& rollout) const {
+  std::vector<MadeById::const_iterator> found;
+  const auto [first, last] = made_.equal_range(rollout.rollout_id);
+  for (auto made = first; made != last; ++made) {
+    Rollout as_sent = made->second.rollout;
+    if (as_sent.trainer_term < 0) {  // of nothing sampled: the loop or the link says the installed
+      as_sent.trainer_term = rollout.trainer_term;
+    }
+    if (as_sent == rollout) {
+      found.push_back(made);
+    }
+  }
+  check(!found.empty(), "rollout " + rollout.rollout_id + " is none that a session became");
+  return found;
+}
+
+void SessionJudge::sent(const std::string& process, const Rollout& rollout) {
+  for (const auto& made : made_as(rollout)) {
+    if (made->second.is_sent || account(made->second.session).process != process) {
+      continue;
+    }
+    made_.erase(made, made)->second.is_sent = true;  // of an empty range: the same, not const
+    return;
+  }
+  check(false, "rollout " + rollout.rollout_id + " is sent twice");
 }
 
 std::vector<SampledPart> SessionJudge::sampled_for(const Rollout& rollout) const {
-  const auto [first, last] = made_.equal_range(rollout.rollout_id);
-  const auto found = std::find_if(first, last, [&](const auto& item) {
-    Rollout sent = item.second.rollout;
-    if (sent.trainer_term < 0) {  // of nothing sampled: the link says the installed one
-      sent.trainer_term = rollout.trainer_term;
-    }
-    return sent == rollout;
-  });
-  check(found != last, "rollout " + rollout.rollout_id + " is none that a session became");
+  const auto made = made_as(rollout).front();
   std::vector<SampledPart> parts;
-  for (const Turn& turn : accounts_.at(found->second.session).turns) {
+  for (const Turn& turn : accounts_.at(made->second.session).turns) {
     parts.push_back({turn.given.trainer_term, turn.given.version, turn.given.content});
   }
   return parts;

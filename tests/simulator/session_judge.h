@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rl/gateway/gateway.h"
+#include "rollout_bridge/worker/trainer_link.h"
 #include "tests/simulator/clock.h"
 #include "tests/simulator/judge.h"
 
@@ -42,6 +43,9 @@ class SessionJudge {
               Span timeout);
   // The model answered the request of this seed.
   void sampled(uint64_t seed, GivenAnswer answer);
+  // What the trainer asks the process for, and takes back.
+  void connected(const std::string& process) { asked_for_[process].clear(); }
+  void granted(const std::string& process, const bridge::Granted& granted);
   // The rollout of a session that is closed with it.
   void made(const rl::Session& session, const bridge::Rollout& rollout);
   // After a turn of the loop: no session is open whose time is over, and the desk has forgotten
@@ -49,6 +53,8 @@ class SessionJudge {
   void turned(const std::string& process, const rl::SessionDesk& desk, int64_t capacity);
   // The process has ended, and its sessions with it.
   void died(const std::string& process);
+  // A rollout goes out. Every session becomes one at most.
+  void sent(const std::string& process, const bridge::Rollout& rollout);
 
   // --- requests of agents
   void claimed(const std::string& process, const std::string& session);
@@ -100,6 +106,7 @@ class SessionJudge {
   struct Account {
     std::string process;
     State state = State::kOpen;
+    std::pair<int64_t, int32_t> sample;
     bool held_out = false;
     int64_t max_turns = 0;
     Span timeout{};
@@ -113,12 +120,16 @@ class SessionJudge {
   struct Made {
     bridge::Rollout rollout;
     std::string session;
+    bool is_sent = false;
   };
+  using MadeById = std::multimap<std::string, Made>;
 
   void check(bool holds, const std::string& what) const;
   // The status with which a request for a session is refused; 0: it is not.
   int refusal(const std::string& process, const std::string& session) const;
   Account& account(const std::string& session);
+  // Those that sessions became and that equal this one on the wire.
+  std::vector<MadeById::const_iterator> made_as(const bridge::Rollout& rollout) const;
   bool may_be_recorded(const Account& of, const std::vector<rl::TokenRequest>& requests) const;
   void check_prompt(const Account& of, const rl::PendingAnswer& pending) const;
   void check_result(const Account& of, const bridge::Rollout& rollout) const;
@@ -127,10 +138,11 @@ class SessionJudge {
 
   const EventQueue& events_;
   std::map<std::string, Account> accounts_;
-  std::map<std::string, std::set<std::string>> not_closed_;  // sessions by process
-  std::map<uint64_t, Asked> asked_;                          // by seed
-  std::map<uint64_t, GivenAnswer> given_;                    // by seed
-  std::multimap<std::string, Made> made_;                    // by rollout id
+  std::map<std::string, std::set<std::string>> not_closed_;                 // sessions by process
+  std::map<uint64_t, Asked> asked_;                                         // by seed
+  std::map<uint64_t, GivenAnswer> given_;                                   // by seed
+  std::map<std::string, std::set<std::pair<int64_t, int32_t>>> asked_for_;  // samples by process
+  MadeById made_;                                                           // by rollout id
   mutable int64_t checks_ = 0;
   int64_t branches_ = 0, answers_ = 0, of_several_versions_ = 0;
 };

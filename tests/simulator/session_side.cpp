@@ -297,12 +297,32 @@ std::size_t SimHttp::sampling() const {
   return samples;
 }
 
+std::optional<bridge::WorkerEvent> WatchedLink::next_event() {
+  auto event = link_.next_event();
+  if (event && std::holds_alternative<bridge::Connected>(*event)) {
+    judge_.connected(process_);
+  }
+  if (const auto* granted = event ? std::get_if<bridge::Granted>(&*event) : nullptr) {
+    judge_.granted(process_, *granted);
+  }
+  return event;
+}
+
+bridge::Status WatchedLink::send(const bridge::Rollout& rollout) {
+  const bridge::Status status = link_.send(rollout);
+  if (status) {
+    judge_.sent(process_, rollout);
+  }
+  return status;
+}
+
 SessionSide::SessionSide(World& world, SessionJudge& judge, SessionTexts& texts,
                          const SessionPlan& plan, bridge::TrainerLink& link,
                          const std::string& worker_id, uint64_t life)
     : judge_(judge),
       plan_(plan),
       process_(worker_id + "." + std::to_string(life)),
+      link_(link, judge, process_),
       model_(world, judge, plan),
       maker_(world, judge, plan, worker_id, process_),
       desk_(std::chrono::duration_cast<milliseconds>(plan.timeout),
@@ -310,7 +330,7 @@ SessionSide::SessionSide(World& world, SessionJudge& judge, SessionTexts& texts,
       gateway_(desk_, texts.chat, "none"),
       http_(world, judge, gateway_, process_, plan.threads) {
   const rl::WorkerSettings settings{worker_id, {}, [] { return false; }};
-  loop_ = std::make_unique<rl::SessionLoop>(link, desk_, model_, maker_,
+  loop_ = std::make_unique<rl::SessionLoop>(link_, desk_, model_, maker_,
                                             static_cast<std::size_t>(plan.capacity), settings,
                                             [&world] { return world.events.now(); });
 }

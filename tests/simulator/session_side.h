@@ -163,6 +163,27 @@ struct SessionTexts {
   rl::ChatText chat;
 };
 
+// Tells the judge what the trainer asks for and gets.
+class WatchedLink final : public bridge::TrainerLink {
+ public:
+  WatchedLink(bridge::TrainerLink& link, SessionJudge& judge, std::string process)
+      : link_(link), judge_(judge), process_(std::move(process)) {}
+  std::optional<bridge::WorkerEvent> next_event() override;
+  bool has_room() const override { return link_.has_room(); }
+  bridge::Status send(const bridge::Rollout& rollout) override;
+  bridge::Status commit_weights(int64_t version, const std::string& root_hash) override {
+    return link_.commit_weights(version, root_hash);
+  }
+  void pause() override { link_.pause(); }
+  void resume() override { link_.resume(); }
+  void set_queue_depth(int64_t samples) override { link_.set_queue_depth(samples); }
+
+ private:
+  bridge::TrainerLink& link_;
+  SessionJudge& judge_;
+  std::string process_;
+};
+
 // All of one process.
 class SessionSide {
  public:
@@ -184,6 +205,7 @@ class SessionSide {
   SessionJudge& judge_;
   const SessionPlan& plan_;
   std::string process_;
+  WatchedLink link_;
   SimSessionModel model_;
   SimSessionMaker maker_;
   rl::SessionDesk desk_;
