@@ -182,6 +182,13 @@ void check_passes(const Config& c, std::vector<Mistake>& mistakes) {
                         "divides the samples otherwise than the pass of the old policy that "
                         "records the routes; expected router_replay rollout or none"});
   }
+  if ((c.train.shuffle_mini_batches || resamples) && distils_distributions(a)) {
+    mistakes.push_back({"algorithm.distillation.over",
+                        "is " + word(a.distillation.over) +
+                            ", but train.shuffle_mini_batches or algorithm.resampling divides the "
+                            "samples otherwise than the teacher's pass, whose distributions are "
+                            "kept; expected over sampled_token"});
+  }
   const int64_t samples = c.rollout.prompts_per_step * c.rollout.group_size;
   if (critic && of_critic > samples) {
     mistakes.push_back({"algorithm.critic.num_mini_batches",

@@ -166,7 +166,7 @@ StepColumns arranged_columns(const StepColumns& columns, std::span<const int64_t
       &StepColumns::rollout,   &StepColumns::old,     &StepColumns::reference,
       &StepColumns::value,     &StepColumns::given,   &StepColumns::temperature,
       &StepColumns::advantage, &StepColumns::returns, &StepColumns::correction,
-      &StepColumns::kept,      &StepColumns::squares};
+      &StepColumns::kept,      &StepColumns::squares, &StepColumns::teacher};
   StepColumns arranged;
   arranged.begin.push_back(0);
   for (const int64_t sample : order) {

@@ -187,7 +187,10 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
 // Calls `train` with the mini-batches of a pass: those of the step, or others of the same samples.
 void Learner::run_pass(const StepBatch& batch, const std::vector<LocalBatch>& mini_batches,
                        const PassPlan& plan, const PassOver& train) const {
-  if (!rearranges(config_)) {
+  const bool as_scored = config_.algorithm.resampling.method == "none" &&
+                         !config_.train.shuffle_mini_batches &&
+                         plan.num_mini_batches == config_.train.num_mini_batches;
+  if (as_scored) {
     train(batch, mini_batches);
     return;
   }

@@ -387,6 +387,10 @@ TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing read
              Contains("data.image_key: is picture") && Contains("pairs of text alone"));
   CHECK_THAT(error({"algorithm.task=dpo", "algorithm.preset=trl"}),
              Contains("algorithm.preset: is trl, but algorithm.task is dpo"));
+  CHECK_THAT(
+      error({"algorithm.distillation.teacher=x", "algorithm.distillation.over=vocabulary",
+             "train.num_mini_batches=2", "train.shuffle_mini_batches=true"}),
+      Contains("algorithm.distillation.over: is vocabulary, but train.shuffle_mini_batches"));
   for (const char* bad : {"9400", ":9400", "localhost", "localhost:", "localhost:0",
                           "localhost:65536", "localhost:94x0", "localhost:999999"}) {
     CHECK_THAT(error({std::string("log.openmetrics=") + bad}),
