@@ -80,9 +80,11 @@ Generation::Generation(const Decoder& decoder, const std::vector<std::vector<int
       params_(params),
       options_(options),
       cache_(decoder.config(), decoder.context()),
-      completions_(prompts.size()),
+      completions_(options.begun.begin(), options.begun.end()),
       routes_(prompts.size()) {
+  completions_.resize(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
+    completions_[i].finish = StopReason::kAborted;
     waiting_.push_back(i);
     streams_.push_back(options.seeds.empty() ? RandomStream{params.seed, i}
                                              : RandomStream{options.seeds[i], 0});

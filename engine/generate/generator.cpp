@@ -46,6 +46,28 @@ void check_images(const Decoder& decoder, const std::vector<std::vector<int64_t>
   }
 }
 
+void check_begun(const std::vector<std::vector<int64_t>>& prompts, const SamplingParams& params,
+                 const GenerateOptions& options) {
+  if (options.begun.empty()) {
+    return;
+  }
+  if (options.begun.size() != prompts.size()) {
+    throw std::invalid_argument("generate: " + std::to_string(prompts.size()) + " prompts, but " +
+                                std::to_string(options.begun.size()) + " begun completions");
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Completion& begun = options.begun[i];
+    const int64_t most =
+        options.max_new_tokens.empty() ? params.max_new_tokens : options.max_new_tokens[i];
+    if (std::ssize(begun.ids) >= most || begun.ids.size() != begun.logprobs.size()) {
+      throw std::invalid_argument(
+          "generate: begun completion " + std::to_string(i) + " has " +
+          std::to_string(begun.ids.size()) + " ids and " + std::to_string(begun.logprobs.size()) +
+          " log-probs, expected equally many, below " + std::to_string(most));
+    }
+  }
+}
+
 void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t>>& prompts,
                    const SamplingParams& params, const GenerateOptions& options) {
   check_sampling_params(params);
@@ -63,6 +85,7 @@ void check_request(const Decoder& decoder, const std::vector<std::vector<int64_t
                                 std::to_string(lengths.size()) + " lengths of completions");
   }
   check_images(decoder, prompts, options);
+  check_begun(prompts, params, options);
   if (options.max_rows < 0 || options.cache_bytes < 0) {
     throw std::invalid_argument("generate: max_rows and cache_bytes must not be negative, got " +
                                 std::to_string(options.max_rows) + " and " +

@@ -48,6 +48,10 @@ struct GenerateOptions {
   std::span<const uint64_t> seeds = {};
   // Tokens of each completion at most, 1 to params.max_new_tokens; or empty: that many for all.
   std::span<const int64_t> max_new_tokens = {};
+  // What each completion has already: ids and logprobs, fewer than its tokens at most and without a
+  // stop token. They are kept as they are, and the draws behind them are those of one run. Or
+  // empty: nothing.
+  std::span<const Completion> begun = {};
   // The images of each prompt, in order; or empty: no prompt has any. A placeholder's id elsewhere
   // is text, also one that is drawn.
   std::span<const std::vector<PromptImageRows>> images = {};
@@ -74,12 +78,12 @@ struct GenerateOptions {
 // Blocks: until done.
 // Throws: std::invalid_argument on a stage of a model, an empty prompt, a prompt longer than
 // num_positions() of the model (when set) allows with max_new_tokens, one that cache_bytes cannot
-// hold with max_new_tokens, a wrong number of seeds, lengths or lists of images, images for a model
-// without a vision tower or as token_positions(), negative options, and bad params; c10::Error on
-// rows of images that do not fit their spans,
-// on an id outside the vocabulary (on CUDA an error of the device), and as draw_tokens().
-// Collective over: the shard of a sharded decoder. Thread safety: any number of threads while no
-// thread writes parameters.
+// hold with max_new_tokens, a wrong number of seeds, lengths, begun completions or lists of images,
+// a begun completion without room for a token, images for a model without a vision tower or as
+// token_positions(), negative options, and bad params; c10::Error on rows of images that do not fit
+// their spans, on an id outside the vocabulary (on CUDA an error of the device), and as
+// draw_tokens(). Collective over: the shard of a sharded decoder. Thread safety: any number of
+// threads while no thread writes parameters.
 std::vector<Completion> generate(const Decoder& decoder,
                                  const std::vector<std::vector<int64_t>>& prompts,
                                  const SamplingParams& params, const GenerateOptions& options = {});

@@ -144,6 +144,7 @@ struct RolloutConfig {
   int64_t num_workers = 1;
   int64_t worker_threads = 1;
   int64_t cache_mb = 0;
+  bool partial_rollout = false;
   int64_t max_steps_without_score = 3;
 };
 

@@ -183,6 +183,10 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
       "rollout.cache_mb", rollout.cache_mb, at_least(0),
       "MiB of keys and values that the built-in generator keeps at a time; where a batch "
       "needs more, its completions take turns; 0 = as many as the batch needs");
+  fields.flag("rollout.partial_rollout", rollout.partial_rollout,
+              "embedded, with max_staleness above 0: new weights are installed as soon as they are "
+              "there, and completions that are not complete go on under them; each token is "
+              "recorded with its version. false = they wait until a batch is complete");
   fields.integer(
       "rollout.max_steps_without_score", rollout.max_steps_without_score, at_least(0),
       "after so many steps in a row in which no sample has a score (a reward that "
@@ -266,10 +270,10 @@ void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
   add_reward_options(fields, rollout.reward_options);
   add_server(fields, rollout, rollout.server_options);
   for (const char* key :
-       {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb", "rollout.server",
-        "rollout.server_options.", "rollout.harness_options.address",
-        "rollout.harness_options.concurrency", "rollout.harness_options.session_timeout_s",
-        "rollout.harness_options.python_command"}) {
+       {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb",
+        "rollout.partial_rollout", "rollout.server", "rollout.server_options.",
+        "rollout.harness_options.address", "rollout.harness_options.concurrency",
+        "rollout.harness_options.session_timeout_s", "rollout.harness_options.python_command"}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("rollout",

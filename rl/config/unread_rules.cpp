@@ -301,6 +301,14 @@ constexpr std::array kOfRollouts = {
                [](const Config& c) { return rewards(c, {"python"}); },
                "rollout.reward has no python(FILE:FUNCTION); or such a function in "
                "rollout.reward"},
+    UnreadRule{"rollout.partial_rollout", "algorithm.max_staleness",
+               [](const Config& c) {
+                 return c.algorithm.max_staleness > 0 && !has_server(c) &&
+                        c.rollout.harness.empty();
+               },
+               "the embedded worker of synchronous training, a server "
+               "(rollout.server_options.pause) and a harness have no completions to go on with; or "
+               "algorithm.max_staleness above 0, rollout.server embedded and no rollout.harness"},
     UnreadRule{"rollout.server_options.", "rollout.server", has_server, kEmbedded},
     UnreadRule{"rollout.harness_options.", "rollout.harness",
                [](const Config& c) { return has_sessions(c.rollout); },

@@ -46,7 +46,8 @@ PromptEvaluation evaluate_prompts(const PromptSampler& sampler, const engine::De
       batch.push_back(prompts[i / samples]);
       seeds.push_back(held_out_seed(config, i / samples, i % samples));
     }
-    const auto scored = sampler.sample(decoder, batch, seeds, config.eval.temperature);
+    const auto scored =
+        sampler.sample(decoder, batch, seeds, {.temperature = config.eval.temperature});
     for (int64_t i = begin; i < end; ++i) {
       add_completion(evaluation, i / samples, scored[i - begin]);
       if (on_completion) {

@@ -73,26 +73,54 @@ int64_t PromptSampler::fit_completions(const std::vector<Prompt>& prompts) {
 std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decoder,
                                                     const std::vector<Prompt>& prompts,
                                                     const std::vector<uint64_t>& seeds,
-                                                    double temperature, bool record_routes) const {
+                                                    const DrawOptions& draw) const {
   std::vector<std::vector<int64_t>> prompt_ids;
   for (const Prompt& prompt : prompts) {
     prompt_ids.push_back(scorer_.encode(prompt));
   }
   engine::SamplingParams params;
-  params.temperature = temperature;
+  params.temperature = draw.temperature;
   params.top_p = config_.top_p;
   params.top_k = config_.top_k;
   params.max_new_tokens = config_.max_completion_tokens;
   params.stop_ids = scorer_.stops();
   engine::GenerateOptions options;
   options.seeds = seeds;
-  options.record_routes = record_routes;
+  options.begun = draw.begun;
+  options.should_stop = draw.should_stop;
+  options.record_routes = draw.record_routes;
   options.max_rows = kMostRows;
   options.cache_bytes = config_.cache_mb << 20;
   const Images images = encode_images(decoder, prompts, prompt_ids);
   options.images = images;
   auto completions = engine::generate(decoder, prompt_ids, params, options);
-  return scorer_.score(prompts, std::move(prompt_ids), std::move(completions));
+  return score_complete(prompts, std::move(prompt_ids), std::move(completions));
+}
+
+std::vector<ScoredCompletion> PromptSampler::score_complete(
+    const std::vector<Prompt>& prompts, std::vector<std::vector<int64_t>> prompt_ids,
+    std::vector<engine::Completion> completions) const {
+  std::vector<ScoredCompletion> all(prompts.size());
+  std::vector<std::size_t> complete;
+  std::vector<Prompt> their_prompts;
+  std::vector<std::vector<int64_t>> their_ids;
+  std::vector<engine::Completion> theirs;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (completions[i].finish == engine::StopReason::kAborted) {
+      all[i].prompt_ids = std::move(prompt_ids[i]);
+      all[i].completion = std::move(completions[i]);
+      continue;
+    }
+    complete.push_back(i);
+    their_prompts.push_back(prompts[i]);
+    their_ids.push_back(std::move(prompt_ids[i]));
+    theirs.push_back(std::move(completions[i]));
+  }
+  auto scored = scorer_.score(their_prompts, std::move(their_ids), std::move(theirs));
+  for (std::size_t k = 0; k < complete.size(); ++k) {
+    all[complete[k]] = std::move(scored[k]);
+  }
+  return all;
 }
 
 }  // namespace ringside::rl

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,17 @@ namespace ringside::rl {
 
 // Completions that are computed together; the others begin as these end.
 inline constexpr int64_t kMostRows = 256;
+
+// How completions are drawn.
+struct DrawOptions {
+  double temperature = 1;      // 0: greedy
+  bool record_routes = false;  // completions bring the experts that their tokens used
+  // What each completion has already (engine::GenerateOptions::begun); empty: nothing.
+  std::span<const engine::Completion> begun = {};
+  // True ends completions that are not complete; they are returned with StopReason::kAborted, and
+  // without rewards.
+  std::function<bool()> should_stop = {};
+};
 
 class PromptSampler {
  public:
@@ -36,15 +48,14 @@ class PromptSampler {
   int64_t fit_completions(const std::vector<Prompt>& prompts);
 
   // One completion per prompt, prompt i with seeds[i], within the lengths of config.rollout and
-  // with keys and values of rollout.cache_mb at most. temperature 0 is greedy. record_routes:
-  // completions bring the experts that their tokens used. Several threads compute the rewards.
+  // with keys and values of rollout.cache_mb at most. Several threads compute the rewards.
   // Blocks: until all completions are sampled and scored.
   // Shapes: seeds is as long as prompts. The decoder is whole on this process.
   // Throws: what PromptScorer::encode, engine::generate and RecordPixels throw.
   std::vector<ScoredCompletion> sample(const engine::Decoder& decoder,
                                        const std::vector<Prompt>& prompts,
-                                       const std::vector<uint64_t>& seeds, double temperature,
-                                       bool record_routes = false) const;
+                                       const std::vector<uint64_t>& seeds,
+                                       const DrawOptions& draw) const;
 
   const std::vector<int64_t>& stops() const { return scorer_.stops(); }
 
@@ -54,6 +65,11 @@ class PromptSampler {
   // The rows of each prompt's images.
   Images encode_images(const engine::Decoder& decoder, const std::vector<Prompt>& prompts,
                        const std::vector<std::vector<int64_t>>& prompt_ids) const;
+
+  // Rewards of those that are complete.
+  std::vector<ScoredCompletion> score_complete(const std::vector<Prompt>& prompts,
+                                               std::vector<std::vector<int64_t>> prompt_ids,
+                                               std::vector<engine::Completion> completions) const;
 
   RolloutConfig config_;
   DataConfig data_;

@@ -1,5 +1,7 @@
 #include "rl/worker/decoder_sampler.h"
 
+#include <ATen/ATen.h>
+
 #include <utility>
 
 #include "rl/publish/weight_snapshot.h"
@@ -26,6 +28,28 @@ bridge::RoutedExperts routed_experts(const at::Tensor& routes_sLK,
   return routed;
 }
 
+// Adds that the tokens [begin, end) of a completion were drawn under `version`.
+void add_span(std::vector<bridge::VersionSpan>& versions, int64_t version, std::size_t begin,
+              std::size_t end) {
+  if (begin == end) {
+    return;
+  }
+  if (versions.empty() || versions.back().version != version) {
+    versions.push_back({version, static_cast<int64_t>(begin), static_cast<int64_t>(end)});
+  }
+  versions.back().end = static_cast<int64_t>(end);
+}
+
+// The routes of a completion's tokens when they were first computed: `before`, and behind them what
+// a continuation computed, which has those of all tokens. Either may be undefined.
+at::Tensor joined_routes(const at::Tensor& before_sLK, const at::Tensor& all_sLK) {
+  if (!before_sLK.defined() || !all_sLK.defined()) {
+    return all_sLK.defined() ? all_sLK : before_sLK;
+  }
+  const int64_t known = before_sLK.size(0);
+  return at::cat({before_sLK, all_sLK.narrow(0, known, all_sLK.size(0) - known)});
+}
+
 }  // namespace
 
 DecoderSampler::DecoderSampler(const Config& config, std::string worker_id)
@@ -42,43 +66,64 @@ DecoderSampler::DecoderSampler(const Config& config, std::string worker_id)
 
 std::string DecoderSampler::install(const bridge::WeightSnapshot& snapshot) {
   install_weights(*decoder_, snapshot);
+  if (snapshot.manifest.trainer_term !=
+      std::exchange(trainer_term_, snapshot.manifest.trainer_term)) {
+    for (Begun& begun : unfinished_) {  // their versions mean nothing to a restarted trainer
+      begun = {std::move(begun.job)};
+    }
+  }
   return installed_root_hash(*decoder_, snapshot.manifest);
 }
 
 std::vector<bridge::Rollout> DecoderSampler::sample(
-    const std::vector<bridge::GrantedSample>& samples, int64_t version) {
-  std::vector<SampleJob> training;
-  std::vector<SampleJob> held_out;
+    const std::vector<bridge::GrantedSample>& samples, int64_t version,
+    const std::function<bool()>& should_stop) {
+  std::vector<Begun> training = std::exchange(unfinished_, {});
+  std::vector<Begun> held_out;
   for (const bridge::GrantedSample& sample : samples) {
     SampleJob job = jobs_.of(sample);
-    (job.is_held_out() ? held_out : training).push_back(std::move(job));
+    (job.is_held_out() ? held_out : training).push_back({std::move(job)});
   }
   const bool routes = config_.algorithm.router_replay == RouterReplay::kRollout;
   std::vector<bridge::Rollout> rollouts;
-  add_rollouts(held_out, {config_.eval.temperature, /*records_routes=*/false}, version, rollouts);
-  add_rollouts(training, {config_.rollout.temperature, routes}, version, rollouts);
+  add_rollouts(std::move(held_out), {.temperature = config_.eval.temperature}, version, rollouts);
+  add_rollouts(std::move(training),
+               {.temperature = config_.rollout.temperature,
+                .record_routes = routes,
+                .should_stop = config_.rollout.partial_rollout ? should_stop : nullptr},
+               version, rollouts);
   warn_of_failures(rollouts);
   return rollouts;
 }
 
-void DecoderSampler::add_rollouts(const std::vector<SampleJob>& jobs, const Batch& batch,
-                                  int64_t version, std::vector<bridge::Rollout>& rollouts) const {
-  if (jobs.empty()) {
+void DecoderSampler::add_rollouts(std::vector<Begun> samples, const DrawOptions& draw,
+                                  int64_t version, std::vector<bridge::Rollout>& rollouts) {
+  if (samples.empty()) {
     return;
   }
   std::vector<Prompt> prompts;
   std::vector<uint64_t> seeds;
-  for (const SampleJob& job : jobs) {
-    prompts.push_back(job.prompt);
-    seeds.push_back(job.seed);
+  std::vector<engine::Completion> begun;
+  for (const Begun& sample : samples) {
+    prompts.push_back(sample.job.prompt);
+    seeds.push_back(sample.job.seed);
+    begun.push_back(sample.completion);
   }
-  const auto scored =
-      sampler_.sample(*decoder_, prompts, seeds, batch.temperature, batch.records_routes);
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const auto tokens = static_cast<int64_t>(scored[i].completion.ids.size());
-    rollouts.push_back(make_rollout(worker_id_, jobs[i], scored[i], {{version, 0, tokens}}));
-    rollouts.back().routed_experts =
-        routed_experts(scored[i].completion.routes_sLK, decoder_->config());
+  DrawOptions options = draw;
+  options.begun = begun;
+  std::vector<ScoredCompletion> scored = sampler_.sample(*decoder_, prompts, seeds, options);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    Begun& sample = samples[i];
+    engine::Completion& completion = scored[i].completion;
+    add_span(sample.versions, version, begun[i].ids.size(), completion.ids.size());
+    completion.routes_sLK = joined_routes(begun[i].routes_sLK, completion.routes_sLK);
+    if (completion.finish == engine::StopReason::kAborted) {
+      sample.completion = std::move(completion);
+      unfinished_.push_back(std::move(sample));
+      continue;
+    }
+    rollouts.push_back(make_rollout(worker_id_, sample.job, scored[i], std::move(sample.versions)));
+    rollouts.back().routed_experts = routed_experts(completion.routes_sLK, decoder_->config());
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,8 +14,9 @@
 
 namespace ringside::rl {
 
-// With algorithm.router_replay rollout, rollouts bring the experts that their tokens used.
-// Thread safety: none.
+// With algorithm.router_replay rollout, rollouts bring the experts that their tokens used. With
+// rollout.partial_rollout, a completion that is interrupted goes on under the next weights; keys
+// and values of its tokens are computed again. Thread safety: none.
 class DecoderSampler : public BatchSampler {
  public:
   // Blocks: until the data is read and tokenized.
@@ -23,7 +25,9 @@ class DecoderSampler : public BatchSampler {
 
   std::string install(const bridge::WeightSnapshot& snapshot) override;
   std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
-                                      int64_t version) override;
+                                      int64_t version,
+                                      const std::function<bool()>& should_stop) override;
+  std::size_t unfinished() const override { return unfinished_.size(); }
 
   // Settings that the trainer compares with its own.
   bridge::Settings shared_settings() const;
@@ -32,18 +36,23 @@ class DecoderSampler : public BatchSampler {
   engine::Decoder& decoder() { return *decoder_; }
 
  private:
-  struct Batch {
-    double temperature;  // 0: greedy
-    bool records_routes;
+  // A sample with what was drawn so far.
+  struct Begun {
+    SampleJob job;
+    engine::Completion completion = {};
+    std::vector<bridge::VersionSpan> versions = {};
   };
-  void add_rollouts(const std::vector<SampleJob>& jobs, const Batch& batch, int64_t version,
-                    std::vector<bridge::Rollout>& rollouts) const;
+  // Rollouts of those that are complete; the others become unfinished_.
+  void add_rollouts(std::vector<Begun> samples, const DrawOptions& draw, int64_t version,
+                    std::vector<bridge::Rollout>& rollouts);
 
   Config config_;
   std::string worker_id_;
   std::unique_ptr<engine::Decoder> decoder_;
   PromptSampler sampler_;
   SampleJobs jobs_;
+  std::vector<Begun> unfinished_;
+  int64_t trainer_term_ = -1;  // of the installed weights
 };
 
 }  // namespace ringside::rl

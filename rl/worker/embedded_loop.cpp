@@ -1,5 +1,6 @@
 #include "rl/worker/embedded_loop.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -28,20 +29,38 @@ milliseconds EmbeddedLoop::turn() {
   for (const std::string& refused : queue_.deliver(link_)) {
     log::warn(refused);
   }
-  while (auto event = link_.next_event()) {  // handle newer weights before the next batch
-    std::visit([this](auto& e) { handle(e); }, *event);
-  }
+  handle_events();  // newer weights before the next batch
   if (queue_.has_made()) {
     return kRetryDelivery;  // sample nothing new before these are accepted
   }
-  if (queue_.queued() == 0 || !is_verified_) {
+  if (queue_.queued() + sampler_.unfinished() == 0 || !is_verified_) {
     return kIdle;
   }
-  if (queue_.queued() < batch_samples_ && now_() < gather_until_) {
+  if (queue_.queued() + sampler_.unfinished() < batch_samples_ && now_() < gather_until_) {
     return std::chrono::ceil<milliseconds>(gather_until_ - now_());
   }
   sample_batch();
   return milliseconds::zero();
+}
+
+void EmbeddedLoop::handle_events() {
+  while (!early_events_.empty()) {
+    bridge::WorkerEvent event = std::move(early_events_.front());
+    early_events_.pop_front();
+    std::visit([this](auto& e) { handle(e); }, event);
+  }
+  while (auto event = link_.next_event()) {
+    std::visit([this](auto& e) { handle(e); }, *event);
+  }
+}
+
+bool EmbeddedLoop::has_new_weights() {
+  while (auto event = link_.next_event()) {
+    early_events_.push_back(std::move(*event));
+  }
+  return std::ranges::any_of(early_events_, [](const bridge::WorkerEvent& event) {
+    return std::holds_alternative<bridge::WeightsReady>(event);
+  });
 }
 
 void EmbeddedLoop::handle(const bridge::Connected& connected) {
@@ -67,7 +86,10 @@ void EmbeddedLoop::handle(const bridge::WeightsReady& ready) {
 }
 
 void EmbeddedLoop::sample_batch() {
-  for (bridge::Rollout& rollout : sampler_.sample(queue_.start(batch_samples_), version_)) {
+  const std::size_t unfinished = std::min(batch_samples_, sampler_.unfinished());
+  const auto samples = queue_.start(batch_samples_ - unfinished);
+  for (bridge::Rollout& rollout :
+       sampler_.sample(samples, version_, [this] { return has_new_weights(); })) {
     rollout.trainer_term = trainer_term_;
     queue_.finish(std::move(rollout));
   }

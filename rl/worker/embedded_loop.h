@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,15 +22,21 @@ class BatchSampler {
   // Installs the snapshot. Returns the root hash recomputed from the installed bytes.
   // Throws: c10::Error for tensors that are not the model's.
   virtual std::string install(const bridge::WeightSnapshot& snapshot) = 0;
-  // One rollout for each sample, under the installed `version`.
-  // Blocks: until all are sampled and scored.
+  // Rollouts of these samples and of those that it holds unfinished, under the installed `version`.
+  // should_stop is asked before each token; when it returns true, the sampler may keep the samples
+  // that are not complete, for the next call.
+  // Blocks: until all are sampled and scored, or should_stop returned true.
   virtual std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
-                                              int64_t version) = 0;
+                                              int64_t version,
+                                              const std::function<bool()>& should_stop) = 0;
+  // Samples that the last call began and has not completed.
+  virtual std::size_t unfinished() const { return 0; }
 };
 
-// Weights change between batches only, so no completion spans two versions. If the root hash after
-// an installation is not the published one, nothing is sampled: the hash is reported to the
-// trainer, which offers the weights again.
+// New weights are installed between batches. A sampler that stops for them
+// (rollout.partial_rollout) gets them at once, and its unfinished completions go on under them. If
+// the root hash after an installation is not the published one, nothing is sampled: the hash is
+// reported to the trainer, which offers the weights again.
 class EmbeddedLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -57,7 +64,9 @@ class EmbeddedLoop {
   void handle(const Other& event) {
     events_.handle(event);
   }
+  void handle_events();
   void sample_batch();
+  bool has_new_weights();
 
   bridge::TrainerLink& link_;
   BatchSampler& sampler_;
@@ -65,6 +74,7 @@ class EmbeddedLoop {
   std::size_t batch_samples_;
   Now now_;
   bridge::WorkerQueue queue_;
+  std::deque<bridge::WorkerEvent> early_events_;  // that came while a batch was sampled
   int64_t version_ = -1;
   int64_t trainer_term_ = -1;
   bool is_verified_ = false;  // the installed root hash is the published one

@@ -384,6 +384,27 @@ TEST_CASE("an interrupt keeps the tokens so far and what had finished") {
   }
 }
 
+TEST_CASE("an interrupted completion goes on as if nothing had happened") {
+  const Decoder decoder = make_decoder(at::kDouble);
+  const std::vector<uint64_t> seeds{11, 12, 13, 14, 15};
+  const SamplingParams params{.max_new_tokens = 20};
+  const auto whole = generate(decoder, kPrompts, params, {.seeds = seeds});
+  int asked = 0;
+  GenerateOptions options{.seeds = seeds, .should_stop = [&] { return asked++ == 3; }};
+  options.max_rows = 4;  // the last completion has not begun
+  const auto begun = generate(decoder, kPrompts, params, options);
+  CHECK(begun[0].ids.size() == 3);
+  CHECK(begun[4].ids.empty());
+  const auto resumed = generate(decoder, kPrompts, params, {.seeds = seeds, .begun = begun});
+  for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+    CHECK(resumed[i].ids == whole[i].ids);
+    CHECK(resumed[i].finish == StopReason::kLength);
+    for (std::size_t t = 0; t < whole[i].ids.size(); ++t) {
+      CHECK(resumed[i].logprobs[t] == Approx(whole[i].logprobs[t]).margin(1e-6));
+    }
+  }
+}
+
 TEST_CASE("top-k and top-p keep the smallest likely set, renormalised") {
   const at::Tensor probs = at::tensor({0.1, 0.4, 0.05, 0.25, 0.2}, at::kDouble);
   const at::Tensor logits = probs.log().unsqueeze(0);
@@ -451,6 +472,19 @@ TEST_CASE("a draw from a row is the one that the whole distribution gives") {
                                     .squeeze(1);
     CHECK(max_abs_diff(found.logprobs_B, logprobs) < 2e-6);
   }
+}
+
+TEST_CASE("a begun completion needs room for a token and a log-prob of each") {
+  const Decoder decoder = make_decoder();
+  const auto refusal = [&](const std::vector<Completion>& begun) {
+    return [&decoder, begun] {
+      generate(decoder, {{1, 2}}, {.max_new_tokens = 2}, {.begun = begun});
+    };
+  };
+  CHECK_THROWS_WITH(refusal({{{3, 4}, {-1, -1}}})(),
+                    Catch::Contains("2 ids") && Catch::Contains("below 2"));
+  CHECK_THROWS_WITH(refusal({{{3}, {}}})(), Catch::Contains("1 ids and 0 log-probs"));
+  CHECK_THROWS_WITH(refusal({{}, {}})(), Catch::Contains("1 prompts, but 2 begun"));
 }
 
 TEST_CASE("bad requests are refused by name") {

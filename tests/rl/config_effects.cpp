@@ -578,6 +578,8 @@ const std::vector<Elsewhere>& elsewhere() {
        "config.rollout.harness_options.parser"},
       {"rollout.cache_mb", "rl/sampling/prompt_sampler.cpp",
        "options.cache_bytes = config_.cache_mb << 20"},
+      {"rollout.partial_rollout", "tests/rl/partial_rollout_test.cpp",
+       "rollout.partial_rollout=true"},
       {"rollout.server_options.model", "rl/worker/make_server.cpp",
        "from.model.empty() ? config.model.path : from.model"},
       {"rollout.server_options.concurrency", "tests/rl/server_worker_test.cpp",

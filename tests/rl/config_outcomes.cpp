@@ -305,7 +305,8 @@ std::string sampled(const rl::Config& config) {
     seeds.push_back(i);
   }
   std::ostringstream text;
-  for (const auto& scored : sampler.sample(*decoder, prompts, seeds, config.rollout.temperature)) {
+  for (const auto& scored :
+       sampler.sample(*decoder, prompts, seeds, {.temperature = config.rollout.temperature})) {
     text << scored.text << " " << nlohmann::json(scored.completion.logprobs).dump() << " "
          << scored.scores.total << " " << scored.scores.failure << "\n";
   }

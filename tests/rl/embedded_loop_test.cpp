@@ -21,17 +21,31 @@ class FakeSampler final : public BatchSampler {
   std::string install(const bridge::WeightSnapshot& snapshot) override {
     return damaged_installs-- > 0 ? std::string(32, '0') : snapshot.manifest.root_hash;
   }
-  std::vector<Rollout> sample(const std::vector<GrantedSample>& samples, int64_t version) override {
+  std::vector<Rollout> sample(const std::vector<GrantedSample>& samples, int64_t version,
+                              const std::function<bool()>& should_stop) override {
     std::vector<Rollout> rollouts;
     batches.emplace_back();
-    for (const GrantedSample& s : samples) {
+    held_.insert(held_.end(), samples.begin(), samples.end());
+    before_token();
+    std::vector<GrantedSample> held;
+    for (const GrantedSample& s : held_) {
       batches.back().emplace_back(s.group_id, s.sample_index);
+      if (should_stop() && s.sample_index > 0) {  // the first of a group is complete
+        held.push_back(s);
+        continue;
+      }
       rollouts.push_back(rollout_under(version, s.group_id, s.sample_index, s.group_size));
     }
+    held_ = std::move(held);
     return rollouts;
   }
+  std::size_t unfinished() const override { return held_.size(); }
+  std::function<void()> before_token = [] {};
   int damaged_installs = 0;
   std::vector<Samples> batches;
+
+ private:
+  std::vector<GrantedSample> held_;
 };
 
 class LoopRun {
@@ -117,6 +131,29 @@ TEST_CASE("embedded loop: nothing is sampled from weights that did not install a
       bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
   run.turns(3);
   CHECK(run.sampler.batches.size() == 2);
+}
+
+TEST_CASE(
+    "embedded loop: a batch that stops for new weights goes on under them, with new samples") {
+  LoopRun run(4);
+  run.grant(0, {0, 1, 2});
+  run.turns(1);
+  run.sampler.before_token = [&] {
+    run.link.events.push_back(
+        bridge::WeightsReady{bridge::make_snapshot("run", 1, 6, make_tensors(6))});
+    run.grant(1, {0, 1, 2, 3});
+    run.sampler.before_token = [] {};
+  };
+  run.turns(1);
+  CHECK(run.link.committed == std::vector<int64_t>{5});
+  CHECK(run.sampler.unfinished() == 2);
+  run.turns(4);
+  CHECK(run.link.committed == std::vector<int64_t>{5, 6});
+  // Two that were held and as many new ones as a batch has room for.
+  CHECK(run.sampler.batches == std::vector<Samples>{{{0, 0}, {0, 1}, {0, 2}},
+                                                    {{0, 1}, {0, 2}, {1, 0}, {1, 1}},
+                                                    {{1, 2}, {1, 3}}});
+  CHECK(run.link.sent.size() == 7);
 }
 
 TEST_CASE("embedded loop: a refused worker ends with the trainer's words") {

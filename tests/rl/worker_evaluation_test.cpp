@@ -76,11 +76,12 @@ class LeavingSampler final : public rl::DecoderSampler {
       : DecoderSampler(config, id), batches_(batches) {}
 
   std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
-                                      int64_t version) override {
+                                      int64_t version,
+                                      const std::function<bool()>& should_stop) override {
     if (samples.front().held_out >= 0 && ++batches_ == 2) {
       throw std::runtime_error("killed");
     }
-    return DecoderSampler::sample(samples, version);
+    return DecoderSampler::sample(samples, version, should_stop);
   }
 
  private:

@@ -62,7 +62,8 @@ std::string SimModel::install(const WeightSnapshot& snapshot) {
   return root_of(content_);
 }
 
-std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples, int64_t version) {
+std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples, int64_t version,
+                                      const std::function<bool()>&) {
   busy_ += world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
   std::vector<Rollout> out;
   for (const GrantedSample& s : samples) {

@@ -69,7 +69,8 @@ class SimModel final : public rl::BatchSampler {
       : world_(world), plan_(plan), worker_id_(std::move(worker_id)) {}
   std::string install(const bridge::WeightSnapshot& snapshot) override;
   std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
-                                      int64_t version) override;
+                                      int64_t version,
+                                      const std::function<bool()>& should_stop) override;
   void damage_next_install() { damages_ = true; }
   Span take_busy() { return std::exchange(busy_, Span{}); }
 

@@ -124,6 +124,18 @@ class LiveRun(unittest.TestCase):
         # The bound that on-policy rollouts keep is one that a single step of training breaks.
         self.assertGreater(max(step["sampling/sampling_logp_difference/max"] for step in stale), 1e-3)
 
+    def test_partial_rollouts_go_on_under_new_weights(self):
+        run = self.start(6, self.warm_up(), "rollout.group_size=16", "algorithm.max_staleness=2", "rollout.partial_rollout=true",
+                         "log.rollouts=true")
+        self.assertEqual(run.wait(60), 0, self.text())
+        rollouts = [json.loads(line) for line in (self.run_dir / "rollouts.jsonl").read_text().splitlines()]
+        mixed = [rollout for rollout in rollouts if len(rollout["versions"]) > 1]
+        self.assertTrue(mixed, "no rollout has tokens of two versions")
+        for rollout in mixed:
+            spans = rollout["versions"]
+            self.assertEqual(spans[0]["begin"], 0)
+            self.assertTrue(all(a["end"] == b["begin"] and a["version"] < b["version"] for a, b in zip(spans, spans[1:])), spans)
+
     def test_a_killed_worker_is_replaced_and_the_run_goes_on(self):
         run = self.start(400)
         self.wait_for_step(3)

@@ -110,7 +110,8 @@ void sample_all(const rl::PromptSampler& sampler, const engine::Decoder& decoder
       batch.push_back(set.prompts[i / samples]);
       seeds.push_back(rl::held_out_seed(config, i / samples, static_cast<int64_t>(i % samples)));
     }
-    const auto scored = sampler.sample(decoder, batch, seeds, config.eval.temperature);
+    const auto scored =
+        sampler.sample(decoder, batch, seeds, {.temperature = config.eval.temperature});
     for (std::size_t i = 0; i < scored.size(); ++i) {
       report.add(batch[i], static_cast<int64_t>((begin + i) % samples), scored[i]);
     }
