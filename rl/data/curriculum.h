@@ -49,6 +49,7 @@ class Curriculum {
   // Forgets what was chosen for the steps up to `step`.
   void forget(int64_t step);
 
+  // The pools as they are now.
   PoolSizes sizes() const;
   // What a checkpoint of `step` must hold, as JSON.
   std::string state(int64_t step) const;
