@@ -35,8 +35,9 @@ def save_model(folder: pathlib.Path):
                                                               "eos_token": harness_clients.END}))
 
 
-def train(folder: pathlib.Path) -> bool:
-    save_model(folder / "model")
+def train(folder: pathlib.Path, name: str, served: list[str], worst_mean: float, published=()) -> bool:
+    """A run of the agent with a worker that drives a server; `folder` has the model. served: keys of the worker; published: of
+    the trainer."""
     (folder / "train.jsonl").write_text("".join(json.dumps({"prompt": f"q{i}"}) + "\n" for i in range(16)))
     (folder / "notes").mkdir()
     agents = ROOT / "tests/oracle/harness_agents.py"
@@ -44,11 +45,10 @@ def train(folder: pathlib.Path) -> bool:
              "data.text_prompts=user", f"rollout.harness=python({agents}:with_openai)", "rollout.reward=worker",
              f"rollout.harness_options.python_command={sys.executable}", "rollout.prompts_per_step=4", "rollout.group_size=8",
              "rollout.max_completion_tokens=16", "rollout.max_prompt_tokens=256", f"train.steps={STEPS}",
-             "optimizer.learning_rate=0.01", "log.rollouts=true", "train.threads=1", "--run-dir", str(folder / "run")]
-    with vllm_client.vllm_server(folder / "model", folder / "server.log") as url:
-        served = ["--server", "vllm", f"rollout.server_options.url={url}", "rollout.server_options.model=policy"]
-        codes = vllm_client.exit_statuses([[RINGSIDE, "train", *words], [RINGSIDE, "rollout", *words, *served]], folder / "log",
-                                          PATIENCE_S, AGENT_NOTES=str(folder / "notes"))
+             "optimizer.learning_rate=0.01", "train.threads=1", "--run-dir", str(folder / "run")]
+    codes = vllm_client.exit_statuses(
+        [[RINGSIDE, "train", *words, "log.rollouts=true", *published], [RINGSIDE, "rollout", *words, *served]], folder / "log",
+        PATIENCE_S, AGENT_NOTES=str(folder / "notes"))
     if codes != [0, 0]:
         print(f"exit {codes}:", (folder / "log").read_text()[-4000:], sep="\n")
         return False
@@ -57,11 +57,19 @@ def train(folder: pathlib.Path) -> bool:
              for note in (json.loads(path.read_text()) for path in (folder / "notes").iterdir())}
     same = all(r["prompt_ids"] + r["completion_ids"] == notes[r["group_id"], r["sample_index"]] for r in rollouts)
     worst = max(step["sampling/sampling_logp_difference/mean"] for step in steps)
-    print(f"agent through the gateway and vLLM: {len(rollouts)} sessions, ids equal to the server's: {same}, rewards by step "
+    print(f"agent through the gateway and {name}: {len(rollouts)} sessions, ids equal to the server's: {same}, rewards by step "
           f"{[round(step['reward'], 3) for step in steps]}, log-probs at most {worst:.1e} from the trainer's (mean of a step)")
-    return same and len(rollouts) == 32 * STEPS and worst < vllm_client.MEAN_BOUND
+    return same and len(rollouts) == 32 * STEPS and worst < worst_mean
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        save_model(folder / "model")
+        with vllm_client.vllm_server(folder / "model", folder / "server.log") as url:
+            served = ["--server", "vllm", f"rollout.server_options.url={url}", "rollout.server_options.model=policy"]
+            return 0 if train(folder, "vLLM", served, vllm_client.MEAN_BOUND) else 1
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        sys.exit(0 if train(pathlib.Path(name)) else 1)
+    sys.exit(main())
