@@ -29,9 +29,12 @@ struct RankElements {
   // Of all layers, and of all that the rank has.
   int64_t dense = 0, dense_layers = 0, experts = 0, parameters = 0, head_parameters = 0;
   int64_t whole = 0;  // of `dense`: those that several tensor ranks use whole
-  // Of `dense`, `whole` and `experts`: matrices of layers. The largest one, and the largest unit of
-  // a layer on all tensor ranks together.
-  int64_t matrices = 0, whole_matrices = 0, expert_matrices = 0, largest_matrix = 0, whole_unit = 0;
+  // Of `dense`, `whole` and `experts`: matrices of layers.
+  int64_t matrices = 0, whole_matrices = 0, expert_matrices = 0;
+  // The largest matrix, the most of one shape in a layer, and its largest unit on all tensor ranks
+  // together; the largest Gram matrix as a part of its matrix.
+  int64_t largest_matrix = 0, alike = 0, whole_unit = 0;
+  double gram_share = 0.0;
   // Of a tower: its parts that are constant beside trained ones, which are not in `dense`; its
   // units.
   int64_t constant = 0, patch_embedding = 0, block = 0, merger = 0, mergers = 0;
@@ -45,7 +48,8 @@ struct RankElements {
     matrices += own.all();
     whole_matrices += own.whole;
     for (const ParamSpec& spec : found) {
-      largest_matrix = std::max(largest_matrix, spec.numel());
+      const int64_t same = std::ranges::count(found, spec.shape, &ParamSpec::shape);
+      add_alike(spec.shape, same * spec.numel());
     }
     whole_unit = std::max(whole_unit, elements(specs));
   }
@@ -55,10 +59,19 @@ struct RankElements {
     const bool stack = config.kind == ExpertKind::kClamped;
     for (const ParamSpec& spec : specs) {
       if (spec.shape.size() == (stack ? 3 : 2)) {
-        largest_matrix = std::max(largest_matrix, spec.numel() / (stack ? config.count : 1));
+        const int64_t same = std::ranges::count(specs, spec.shape, &ParamSpec::shape);
+        add_alike(spec.shape, same * spec.numel() / config.count * mine);
         expert_matrices += spec.numel() / config.count * mine;
       }
     }
+  }
+  // shape: its last two dims are those of a matrix.
+  void add_alike(const std::vector<int64_t>& shape, int64_t of_this_shape) {
+    const int64_t rows = shape[shape.size() - 2], columns = shape.back();
+    largest_matrix = std::max(largest_matrix, rows * columns);
+    alike = std::max(alike, of_this_shape);
+    gram_share = std::max(gram_share, static_cast<double>(std::min(rows, columns)) /
+                                          static_cast<double>(std::max(rows, columns)));
   }
 
   void add_tower_unit(const UnitSpecs& unit, int64_t of_unit) {
@@ -213,13 +226,17 @@ class Sizes {
     MemoryEstimate m = states();
     const int64_t unit = std::max(e_.dense_layer, e_.experts_layer);
     const int64_t own = share(unit, p_.state.shard_ranks);
-    const int64_t batch = std::min(unit, std::max(kMuonBatchElements, e_.largest_matrix));
+    // A rank makes the matrices that it has elements of, two of them in part.
+    const int64_t mine = sharded() ? own + 2 * e_.largest_matrix : unit;
+    const int64_t batch =
+        std::min({mine, e_.alike, std::max(kMuonBatchElements, e_.largest_matrix)});
     m.gradients = p_.state.masters_on_host ? 0 : stored() * master_;
     m.gathered = keeps_gathered() ? kept_gathered() : 0;
     // Of this rank, gathered over the shard, and over tensor ranks; then of a batch the stacked
-    // ones, two iterates and two Gram matrices, which are square and no larger.
-    m.working = directions_ * (2 * own + (sharded() ? unit : 0) +
-                               (p_.tensor_ranks > 1 ? 2 * e_.whole_unit : 0) + 5 * batch);
+    // ones, two iterates and two Gram matrices.
+    m.working = directions_ *
+                (2 * own + (sharded() ? unit : 0) + (p_.tensor_ranks > 1 ? 2 * e_.whole_unit : 0) +
+                 3 * batch + 2 * static_cast<int64_t>(e_.gram_share * batch));
     return m;
   }
 

@@ -25,7 +25,7 @@ engine::ModelConfig muon_model(bool experts) {
     config.experts.per_token = 2;
     config.experts.intermediate_size = 96;
     config.experts.normalise_weights = true;
-    config.blocks = {{.channel_mixer = engine::ChannelMixerKind::kExperts}};
+    config.blocks.assign(2, {.channel_mixer = engine::ChannelMixerKind::kExperts});
   }
   return config;
 }
