@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/layers/decoder_layer.h"
+#include "engine/runner/gradient_flow.h"
 #include "engine/runner/tensor_traffic.h"
 
 namespace ringside::engine {
@@ -10,8 +11,9 @@ namespace {
 
 // Bytes that this rank sends for a token mixer in a forward and backward of a micro-batch, by its
 // plan. A second forward runs again what passes a state; attention only when all is recomputed.
+// has_backward: whether what it mixes has a gradient.
 int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_t element,
-                      Recompute recompute) {
+                      Recompute recompute, bool has_backward) {
   const int64_t sums = std::max<int64_t>(4, element);
   if (flow.state && batch.state_plan == nullptr) {  // a tensor rank with none of its heads
     return 0;
@@ -20,12 +22,12 @@ int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_
     const sp::StateTraffic& traffic = batch.state_plan->traffic;
     const int64_t forwards = recompute == Recompute::kNone ? 1 : 2;
     return forwards * sp::forward_bytes(traffic, element, sums) +
-           sp::backward_bytes(traffic, element, sums);
+           (has_backward ? sp::backward_bytes(traffic, element, sums) : 0);
   }
   const sp::Traffic& traffic = batch.plan(flow.window).plan->traffic;
   const int64_t forwards = recompute == Recompute::kFull ? 2 : 1;
   return forwards * sp::forward_bytes(traffic, element) +
-         sp::backward_bytes(traffic, element, sums);
+         (has_backward ? sp::backward_bytes(traffic, element, sums) : 0);
 }
 
 }  // namespace
@@ -55,9 +57,10 @@ double predicted_bytes(const HeadedModel& model, std::span<const ModelInput> inp
       const int64_t element = at::elementSize(stage->compute_dtype());
       const Recompute recompute = stage->activation_options().recompute;
       const sp::Range& layers = stage->stage().layers;
+      GradientFlow flow(stage->adapters(), stage->stage().embeds, recompute != Recompute::kNone);
       for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
         bytes += planned_bytes(stage->layer(layer).token_mixer().flow(), *input.batch, element,
-                               recompute);
+                               recompute, flow.next(layer).tokens.mixed);
       }
     }
   }

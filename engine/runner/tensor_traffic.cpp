@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/layers/decoder_layer.h"
+#include "engine/runner/gradient_flow.h"
 #include "engine/runner/tensor_inputs.h"
 
 namespace ringside::engine {
 namespace {
-
-// Whether what is gathered for a mixer has a gradient, and what is summed behind it.
-struct Backwards {
-  bool gathered = true;
-  bool summed = true;
-};
 
 // Rows that a rank sends in a gather of its own rows, and in a sum of all rows. The backward of
 // each is the other.
@@ -31,51 +24,12 @@ struct SentRows {
     sum = all - own;
   }
 
-  int64_t elements(const TensorWidths& widths, int64_t forwards, const Backwards& backwards) const {
+  int64_t elements(const TensorWidths& widths, int64_t forwards,
+                   const GradientFlow::Backwards& backwards) const {
     return forwards * (gather * widths.gathered + sum * widths.summed) +
            (backwards.gathered ? sum * widths.gathered : 0) +
            (backwards.summed ? gather * widths.summed : 0);
   }
-};
-
-// Which gathers and sums of a layer have a backward. With adapters the embedding has no gradient,
-// nor has the residual stream before the first adapter, unless recomputed layers ask for it.
-class GradientFlow {
- public:
-  GradientFlow(const Adapters* adapters, bool embeds, bool recomputes)
-      : adapters_(adapters), stream_(adapters == nullptr || !embeds || recomputes) {}
-
-  struct OfLayer {
-    Backwards tokens, channels;
-  };
-  // Of the next layer, the model's layer `index`.
-  OfLayer next(int64_t index) {
-    bool latents = false, tokens = false, channels = false;
-    if (adapters_ != nullptr) {
-      const std::string place = "layers." + std::to_string(index) + ".";
-      for (const ParamSpec& spec : adapters_->unit().specs()) {
-        const std::size_t begin = spec.name.find("." + place);
-        if (begin == std::string::npos) {
-          continue;
-        }
-        const std::string_view module =
-            std::string_view(spec.name).substr(begin + 1 + place.size());
-        // What these give is gathered.
-        latents = latents || module.starts_with("self_attn.q_a_proj.") ||
-                  module.starts_with("self_attn.kv_a_proj_with_mqa.");
-        (module.starts_with("mlp.") ? channels : tokens) = true;
-      }
-    }
-    OfLayer of_layer;
-    of_layer.tokens = {stream_ || latents, stream_ || tokens};
-    of_layer.channels = {of_layer.tokens.summed, of_layer.tokens.summed || channels};
-    stream_ = of_layer.channels.summed;
-    return of_layer;
-  }
-
- private:
-  const Adapters* adapters_;
-  bool stream_;
 };
 
 }  // namespace
