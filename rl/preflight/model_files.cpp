@@ -312,7 +312,7 @@ void check_teacher(const Config& config, const ModelFiles& files, PreflightRepor
     return;
   }
   if (config.model.init == ModelInit::kPretrained || distillation.teacher != config.model.path) {
-    check_weights(kKey, distillation.teacher, *model, report);
+    check_weights(kKey, distillation.teacher, *model, /*of_rewards=*/false, report);
   }
   check_heads(config, kKey, *model, report);
   if (!files.model) {

@@ -219,7 +219,7 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
     memory.reference = reference.weights + (keeps_gathered ? reference.gathered : 0);
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
-  if (!fine_tunes && has_teacher(algorithm)) {
+  if (samples_completions(config) && has_teacher(config.algorithm)) {
     memory.teacher = teacher_memory(config, context);
   }
   memory.host += memory.policy.host;
