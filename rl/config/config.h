@@ -191,10 +191,9 @@ struct CriticConfig {
   int64_t num_mini_batches = 0;
 };
 
-// A teacher that the policy is distilled from. teacher and teacher_url empty = none.
+// A teacher that the policy is distilled from. teacher empty = none.
 struct DistillationConfig {
   std::string teacher;
-  std::string teacher_url;
   double coef = 1.0;
   DistillationOver over = DistillationOver::kSampledToken;
   DistillationDivergence divergence = DistillationDivergence::kReverseKl;
