@@ -6,9 +6,10 @@ Usage: preflight_model_test.py RINGSIDE. Standard library only.
 """
 
 import os
+import shutil
 import unittest
 
-from preflight_case import HEADS, POSITIONS, PROMPTS, PreflightCase
+from preflight_case import HEADS, POSITIONS, PROMPTS, PreflightCase, quickstart_task
 from tiny_weights import shapes_of, write_weights
 
 
@@ -26,6 +27,28 @@ class PreflightModel(PreflightCase):
         self.refused("model.router_aux_loss_coef=0.01", "model.router_bias_update_rate=0.01",
                      expect=("model.router_aux_loss_coef: is 0.01", "has no experts; expected 0",
                              "model.router_bias_update_rate: is 0.01", "e_score_correction_bias"))
+
+    def test_a_run_without_its_teacher(self):
+        self.refused("algorithm.preset=opd", expect=("algorithm.preset: is opd", "expected algorithm.distillation.teacher"))
+        self.refused("rollout.reward=none", expect=("rollout.reward: is none", "nothing is learned"))
+
+    def test_a_teacher_of_another_vocabulary(self):
+        teacher = self.folder / "teacher"
+        shutil.copytree(self.model, teacher)
+        opd = ("algorithm.preset=opd", f"algorithm.distillation.teacher={teacher}")
+        self.lines("train.jsonl", [{"prompt": prompt["prompt"]} for prompt in PROMPTS])  # answers are not needed
+        self.assertIn(", teacher ", self.accepted(*opd))
+        top = ("algorithm.distillation.over=top_k", "algorithm.distillation.top_k=1000")
+        self.refused(*opd, *top, expect=("distillation.top_k: is 1000", "48 words"))
+        tokenizer = quickstart_task.tokenizer_json()
+        words = tokenizer["model"]["vocab"]
+        words["1"], words["2"] = words["2"], words["1"]
+        self.write(teacher / "tokenizer.json", tokenizer)
+        self.refused(*opd, expect=("whose token", "expected a teacher with the same vocabulary"))
+        fewer = {**self.config, "vocab_size": 40}
+        self.write(teacher / "config.json", fewer)
+        write_weights(teacher / "model.safetensors", shapes_of(fewer))
+        self.refused(*opd, expect=("vocab_size is 40, the policy's is 48",))
 
     def test_a_model_that_is_not_a_directory_here(self):
         for path, parts in {"": ["model.path is not set"],
