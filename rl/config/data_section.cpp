@@ -3,6 +3,25 @@
 #include "rl/config/task.h"
 
 namespace ringside::rl {
+namespace {
+
+void add_preferences(FieldList& fields, DataConfig& data) {
+  fields.path("data.preferences", data.preferences,
+              "{\"prompt\", \"chosen\", \"rejected\"} objects in the same forms, texts or lists "
+              "of messages, for algorithm.task: dpo and reward_model; without a prompt, chosen and "
+              "rejected are whole and begin alike",
+              absolute_data_files);
+  fields.path("data.preferences_eval", data.preferences_eval,
+              "held-out pairs in the form of data.preferences; eval_loss is computed on them every "
+              "eval.every steps",
+              absolute_data_files);
+  fields.text("data.chosen_key", data.chosen_key,
+              "dpo, reward_model: field that holds the better completion");
+  fields.text("data.rejected_key", data.rejected_key,
+              "dpo, reward_model: field that holds the worse completion");
+}
+
+}  // namespace
 
 namespace {
 
@@ -39,15 +58,7 @@ void add_data_section(FieldList& fields, DataConfig& data) {
               "held-out documents in the form of data.sft; eval_loss is computed on them every "
               "eval.every steps",
               absolute_data_files);
-  fields.path("data.preferences", data.preferences,
-              "{\"prompt\", \"chosen\", \"rejected\"} objects in the same forms, texts or lists "
-              "of messages, for algorithm.task: dpo and reward_model; without a prompt, chosen and "
-              "rejected are whole and begin alike",
-              absolute_data_files);
-  fields.path("data.preferences_eval", data.preferences_eval,
-              "held-out pairs in the form of data.preferences; eval_loss is computed on them every "
-              "eval.every steps",
-              absolute_data_files);
+  add_preferences(fields, data);
   fields.integer("data.max_length", data.max_length, at_least(0),
                  "sft, dpo, reward_model: longest document, in tokens; data.on_overlong says what "
                  "happens to longer ones; 0 = train.tokens_per_micro_batch");
@@ -68,10 +79,6 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text(
       "data.messages_key", data.messages_key,
       "sft: field that holds a conversation; where it is there, it is what is learned from");
-  fields.text("data.chosen_key", data.chosen_key,
-              "dpo, reward_model: field that holds the better completion");
-  fields.text("data.rejected_key", data.rejected_key,
-              "dpo, reward_model: field that holds the worse completion");
   fields.choice("data.chat_template", data.chat_template,
                 "how chat messages become text: model = the model's own template (needs python3 "
                 "and Jinja2), chatml (Qwen), llama3; none = messages are an error");

@@ -240,6 +240,8 @@ const std::vector<PairWords> kLayouts{
     {"parallel.ringattn_parallel_size=2"},
     {"parallel.ulysses_parallel_size=2"},
     {"parallel.data_parallel_shard_size=2"},
+    {"parallel.pipeline_parallel_size=2"},
+    {"parallel.tensor_parallel_size=2"},
 };
 
 PairWords joined_words(PairWords a, const PairWords& b) {

@@ -138,7 +138,7 @@ class PreflightData(PreflightCase):
     def test_keys_of_messages_need_a_template(self):
         for word in ("data.text_prompts=user", "data.system_prompt=x"):
             self.refused(word, expect=("but data.chat_template is none",))
-        self.refused(*self.sft, "data.prompt_suffix=x", expect=("data.prompt_suffix", "learns from data.sft"))
+        self.refused(*self.sft, "data.prompt_suffix=x", expect=("data.prompt_suffix", "learn from data.sft"))
 
     def test_python_rewards_are_tried_and_used(self):
         rewards = self.write(self.folder / "rewards.py", "def near(completions, answers):\n"
@@ -196,6 +196,15 @@ class PreflightData(PreflightCase):
         self.refused("algorithm.task=sft", expect=("data.sft is not set",))
         self.lines("sft.jsonl", [{"prompt": "1"}, {"prompt": "1", "completion": ""}, {"prompt": "", "completion": "1"}])
         self.refused(*self.sft, expect=("data.sft", "sft.jsonl:1", '"completion"', "sft.jsonl:3"))
+
+    def test_pairs_are_read_too(self):
+        files = f"data.preferences={self.folder}/pairs.jsonl"
+        self.lines("pairs.jsonl", [{"prompt": "1", "chosen": "2", "rejected": "1"}])
+        for task in ("dpo", "reward_model"):
+            self.assertIn("data.preferences: 1 pair", self.accepted(f"algorithm.task={task}", files))
+        self.refused("algorithm.task=dpo", expect=("data.preferences is not set",))
+        self.lines("pairs.jsonl", [{"prompt": "1", "chosen": "2"}, {"prompt": "1", "chosen": ["2"], "rejected": "1"}])
+        self.refused("algorithm.task=dpo", files, expect=("pairs.jsonl:1", '"rejected"', "pairs.jsonl:2"))
 
     def test_overlong_prompts_by_policy(self):
         self.lines("train.jsonl", [*PROMPTS, {"prompt": "1" * 30, "answer": "1"}])
