@@ -150,8 +150,8 @@ standin::Counts step_counts(const rl::Config& config, int64_t& optimizer_steps) 
         comms.control(sp::axes::kWorld)->all_gather(at::zeros({1}), "counts begin");
         auto mini_batches = learner.collate(batch);
         learner.score(mini_batches, batch);
-        learner.compute_advantages(batch);
-        const auto updates = learner.update(mini_batches, batch);
+        const auto advantages = learner.compute_advantages(batch);
+        const auto updates = learner.update(mini_batches, batch, advantages.sample_score);
         if (mesh.rank() == 0) {
           optimizer_steps = static_cast<int64_t>(updates.policy.size() + updates.critic.size());
           REQUIRE(mini_batches.front().micro_batches.size() > 1);
