@@ -437,7 +437,7 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n, const EntryParts& entries) const {
   const VocabularyPart part = vocabulary_part(config_, context_);
-  const at::Tensor divisor_n = logits_divisor(temperature_n);
+  const at::Tensor divisor_n = logits_divisor(*this, temperature_n);
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], entries.gathered_order(targets_n), entries.gathered_order(divisor_n),
@@ -445,22 +445,8 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
         part);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
-  const auto scores = run_head(gather_rows(hidden_nE, entries.ranks), run);
+  const auto scores = run_head(*this, gather_rows(hidden_nE, entries.ranks), run);
   return {entries.entry_order(scores[0]), entries.entry_order(scores[1])};
-}
-
-std::vector<at::Tensor> Decoder::run_head(const at::Tensor& hidden_nE,
-                                          const WeightSegment& run) const {
-  check_scores(stage_);
-  const int64_t words = vocabulary_part(config_, context_).words.size();
-  const UnitShapes cut{context_.compute, {{words, config_.hidden_size}}};
-  ScopeChain chain;
-  return run_with_weights(units_.head().gathered(), cut, hidden_nE, run, chain);
-}
-
-at::Tensor Decoder::logits_divisor(const at::Tensor& temperature_n) const {
-  const double divisor = config_.multipliers.logits_divisor;
-  return divisor == 1.0 ? temperature_n : temperature_n * divisor;
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {
@@ -491,6 +477,21 @@ std::vector<const ParamUnit*> Decoder::units() const {
     all.push_back(unit.get());
   }
   return all;
+}
+
+std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
+                                 const WeightSegment& run) {
+  check_scores(decoder.stage());
+  const ModelConfig& config = decoder.config();
+  const int64_t words = vocabulary_part(config, decoder.context()).words.size();
+  const UnitShapes cut{decoder.compute_dtype(), {{words, config.hidden_size}}};
+  ScopeChain chain;
+  return run_with_weights(decoder.parameters().head().gathered(), cut, hidden_nE, run, chain);
+}
+
+at::Tensor logits_divisor(const Decoder& decoder, const at::Tensor& temperature_n) {
+  const double divisor = decoder.config().multipliers.logits_divisor;
+  return divisor == 1.0 ? temperature_n : temperature_n * divisor;
 }
 
 ExpertLoad no_expert_load(const Decoder& decoder) {

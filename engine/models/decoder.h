@@ -141,15 +141,6 @@ class Decoder {
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n, const EntryParts& entries = {}) const;
 
-  // Outputs of run(the head's matrix alone, hidden states), which exists while they are computed,
-  // and again in their backward. With tensor parallelism the matrix is this rank's part of it.
-  // Shapes: hidden_nE as `run` takes it; n may be 0.
-  // Collective over: the shard of a sharded decoder, also in the backward.
-  // Throws: c10::Error for a stage that does not score; what `run` throws.
-  std::vector<at::Tensor> run_head(const at::Tensor& hidden_nE, const WeightSegment& run) const;
-  // What divides the logits: a temperature, and the model's own divisor. Shapes: [n] both.
-  at::Tensor logits_divisor(const at::Tensor& temperature_n) const;
-
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
   // range.
@@ -206,6 +197,18 @@ class Decoder {
   DecoderUnits units_;  // shared once frozen
   std::unique_ptr<Adapters> adapters_;
 };
+
+// Outputs of run(the head's matrix alone, hidden states) of a stage that scores. The matrix exists
+// while they are computed, and again in their backward. With tensor parallelism it is this rank's
+// part.
+// Shapes: hidden_nE as `run` takes it; n may be 0.
+// Collective over: the shard of a sharded decoder, also in the backward.
+// Throws: c10::Error for a stage that does not score; what `run` throws.
+std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
+                                 const WeightSegment& run);
+
+// What divides the decoder's logits: a temperature, and the model's own divisor. Shapes: [n] both.
+at::Tensor logits_divisor(const Decoder& decoder, const at::Tensor& temperature_n);
 
 // Zeros for all experts of the decoder; a row for each layer of the model.
 ExpertLoad no_expert_load(const Decoder& decoder);
