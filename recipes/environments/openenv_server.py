@@ -44,4 +44,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8123)
     app = create_app(SmallestFirst, Take, Digits, env_name="smallest_first", max_concurrent_envs=256)
-    uvicorn.run(app, host="127.0.0.1", port=parser.parse_args().port, log_level="warning")
+    uvicorn.run(app, host="127.0.0.1", port=parser.parse_args().port, log_level="critical")  # it reports every client that leaves

@@ -36,6 +36,9 @@ TEST_CASE("GSM8K: the answer follows the last ####") {
   CHECK_THAT(prompts[0].prompt, Catch::StartsWith("Natalia sold clips to 48"));
   CHECK(prompts[0].answer == "72");
   CHECK(make_reward("exact_match", {})({"", "72", prompts[0].answer}) == 1.0);
+  const auto twice = prompts_of_text(
+      R"({"question": "q", "answer": "#### is before an answer\n#### 3 "})", config);
+  CHECK(twice.at(0).answer == "3");
   config.data.answer_after = "";  // math_answer knows this form
   CHECK(math_score("so 72", prompts_of_text(kGsm8k, config)[0].answer) == 1.0);
 }

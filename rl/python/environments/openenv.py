@@ -11,6 +11,7 @@ Options:
     timeout_s          of a step
 """
 
+import functools
 import json
 import urllib.request
 
@@ -19,6 +20,7 @@ from openenv.core.generic_client import GenericEnvClient
 HIDDEN = ("done", "reward", "metadata")
 
 
+@functools.cache
 def schema_of(address):
     try:
         with urllib.request.urlopen(f"{address}/schema", timeout=30) as answer:
