@@ -222,6 +222,34 @@ def check_training(folder: pathlib.Path) -> int:
     return failures + check_layouts(folder, start_dir, start)
 
 
+def check_hybrid_training(folder: pathlib.Path) -> int:
+    """Adapters of gated delta nets beside attention: factors after STEPS, and our directory in PEFT."""
+    family, _, _, _, targets = next(model for model in MODELS if model[0] == "qwen3_5")
+    model = tiny_models.make_model(tiny_models.make_family(family), 5, std=0.08)
+    folder = folder / "hybrid"
+    folder.mkdir()
+    tiny_models.save(model, folder / "model")
+    (folder / "sft.jsonl").write_text("".join(f'{{"prompt": "{p}", "completion": "{c}"}}\n' for p, c in EXAMPLES))
+    start_dir, end_dir = folder / "start", folder / "end"
+    adapted = make_adapted(model, targets, 9)
+    adapted.save_pretrained(start_dir)
+    tokenizer = tiny_models.make_tokenizer()
+    adapted = adapted.double()
+    train_peft(adapted, tokenizer)
+    adapted = adapted.float()
+    adapted.save_pretrained(end_dir)
+    start, expected = load_factors(start_dir), load_factors(end_dir)
+    words = [*recipe_words(folder, "float64", start_dir, targets), "model.fp32_norms=true"]
+    checkpoint = train(folder, "peft", words)
+    change = relative_to_change(load_factors(checkpoint / "adapter"), expected, start)
+    failures = check(f"{STEPS} AdamW steps of {family}, part of the change", change, TRAIN_TOLERANCE)
+    ours = peft.PeftModel.from_pretrained(copy.deepcopy(model), checkpoint / "adapter").eval()
+    documents = [tokenizer.encode("Hello, adapters of two programs!")]
+    found = hf_logprobs.reference_logprobs(ours, documents, torch.float32)
+    in_peft = hf_logprobs.reference_logprobs(adapted, documents, torch.float32)
+    return failures + check(f"our directory of {family} in PEFT", largest(found, in_peft), 1e-4)
+
+
 def compare_layouts(
     folder: pathlib.Path, words: list[str], one: dict[str, torch.Tensor], layouts: dict[str, list[str]]
 ) -> int:
@@ -260,7 +288,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        failures = check_logprobs(folder) + check_training(folder)
+        failures = check_logprobs(folder) + check_training(folder) + check_hybrid_training(folder)
     if failures:
         print(f"{failures} comparisons beyond their tolerance", file=sys.stderr)
     return int(failures > 0)
