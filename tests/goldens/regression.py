@@ -28,7 +28,8 @@ DEFAULTS = {
     "advantage.whiten": "none", "advantage.whiten_eps": 1e-8, "advantage.whiten_eps_in": "variance", "advantage.gamma": 1.0, "advantage.lambda": 1.0,
     "critic.value_clip": 0.5, "critic.learning_rate": 1e-5, "critic.max_grad_norm": 1.0,
     "correction.mode": "none", "correction.level": "token", "correction.low": 0.0, "correction.high": 2.0,
-    "correction.token_high": 0.0, "correction.opsm_delta": 0.0,
+    "correction.token_high": 0.0, "correction.opsm_delta": 0.0, "correction.reject": [], "correction.drop_rejected": False,
+    "correction.normalize": False, "critic.num_iterations": 0, "critic.num_mini_batches": 0, "dro.beta": 0.1, "advantage.gpg_scale": False,
     "distillation": False, "distillation.coef": 1.0, "distillation.over": "sampled_token",
     "distillation.divergence": "reverse_kl", "distillation.top_k": 64, "distillation.mixture": 0.5, "optimizer.weight_decay_of": "matrices",
     "optimizer.lr_schedule": "constant", "optimizer.max_grad_norm": 1.0, "train.num_mini_batches": 1, "train.steps": 100,
@@ -134,6 +135,20 @@ OPTIONS = {
     "gdpo": {"advantage.estimator": "gdpo"},
     "pass_at_k": {"advantage.estimator": "pass_at_k"},
     "max_rl": {"advantage.estimator": "max_rl"},
+    "opo": {"advantage.estimator": "opo"} | HALVES,
+    "opo_turns": TURNS | SEQ_MEANS | {"advantage.estimator": "opo"},
+    "gpg": {"advantage.std": "none", "advantage.gpg_scale": True, "loss": "reinforce"},
+    "optimal_token_baseline": {"advantage.estimator": "optimal_token_baseline", "kl_in": "reward", "kl_coef": 0.1},
+    "optimal_token_baseline_turns": TURNS | HALVES | {"advantage.estimator": "optimal_token_baseline", "correction.mode": "tis"},
+    "dro": {"loss": "dro", "dro.beta": 0.8},
+    "dro_of_the_sampler": {"loss": "dro", "dro.beta": 0.8, "old_logprobs": "rollout", "train.num_mini_batches": 2},
+    "rejected_by_two": HALVES | {"correction.reject": [{"by": "token_k2", "high": 0.02}, {"by": "seq_max_k3", "high": 0.1}]},
+    "dropped": SEQ_MEANS | {"correction.reject": [{"by": "token_k3", "high": 0.02}], "correction.drop_rejected": True,
+                            "kl_coef": 0.1, "entropy_coef": 0.05},
+    "dropped_of_tokens": {"correction.reject": [{"by": "token_k1", "low": 0.9, "high": 1.15}], "correction.drop_rejected": True,
+                          "kl_coef": 0.1, "entropy_coef": 0.05, "entropy_aggregation": "loss"} | HALVES,
+    "critic_of_its_own": {"advantage.estimator": "gae", "critic.num_iterations": 3, "critic.num_mini_batches": 4,
+                          "num_iterations": 1, "train.num_mini_batches": 2},
     "std_batch": {"advantage.std": "batch", "advantage.unbiased": False},
     "whiten_sequences": {"advantage.whiten": "sequences"} | HALVES,
     "reinforce_discounted": {"advantage.estimator": "reinforce", "advantage.gamma": 0.9},
@@ -154,7 +169,7 @@ def words(keys, c):
     sections = ("rollout.", "optimizer.", "train.")
     text = {k if k.startswith(sections) else "algorithm." + k: v for k, v in keys.items()
             if k not in ("file", "distillation") and (c["advantage.estimator"] == "gae" or not k.startswith("critic."))}  # fmt: skip
-    return [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in text.items()]
+    return [f"{k}={str(v).lower() if isinstance(v, bool) else json.dumps(v) if isinstance(v, list) else v}" for k, v in text.items()]
 
 
 def make_case(name, preset, keys, files):
@@ -172,7 +187,7 @@ def make_case(name, preset, keys, files):
                 metrics=metrics_of(c, done), next_kl_coef=[done["state"]["kl_coef"]])  # fmt: skip
     if c["distillation"]:
         case["teacher"] = "teacher"
-    if c["correction.mode"] != "none":
+    if c["correction.mode"] != "none" or c["correction.reject"]:
         case["correction"] = columns["correction"].tolist()
     if columns["value"] is not None:
         case |= dict(values=columns["value"].tolist(), returns=columns["returns"].tolist())

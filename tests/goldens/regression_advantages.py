@@ -83,10 +83,12 @@ def equal(x):
     return len(set(x.tolist())) == 1
 
 
-def group_advantages(c, scores, estimator):
-    """group_mean: Shao et al. 2024; rloo: Ahmadian et al. 2024; pass_at_k: verl's grpo_passk; max_rl: prime-rl's."""
+def group_advantages(c, scores, estimator, lengths):
+    """group_mean: Shao et al. 2024; rloo: Ahmadian et al. 2024; pass_at_k: verl's grpo_passk; max_rl: prime-rl's; opo, gpg: verl's."""
     eps, unbiased, out = c["advantage.eps"], c["advantage.unbiased"], []
-    for group in scores.split(c["rollout.group_size"]):
+    size, factor = c["rollout.group_size"], len(scores) / max(1, int((scores != 0).sum())) if c["advantage.gpg_scale"] else 1.0
+    for g, group in enumerate(scores.split(size)):
+        length = tensor(lengths[g * size : (g + 1) * size])
         for i, r in enumerate(group):
             others = torch.cat([group[:i], group[i + 1 :]])
             if equal(group):
@@ -104,8 +106,9 @@ def group_advantages(c, scores, estimator):
                 "rloo": lambda: (r - others.mean()) / divisor,
                 "pass_at_k": lambda: (r - others.max()) / divisor if best else tensor(0.0),
                 "max_rl": lambda: (r - group.mean()) / group.mean() if group.mean() > 0 else tensor(0.0),
+                "opo": lambda: r - (length * group).sum() / length.sum(),
             }[estimator]()
-            out.append(advantage)
+            out.append(factor * advantage)
     return torch.stack(out)
 
 
@@ -114,7 +117,8 @@ def gdpo(c, batch, costs):
     parts = [(tensor([s.text[k] for s in batch.samples]), c["weights"][name])
              for k, name in ((2, "exact_match"), (3, "math_answer"))]  # fmt: skip
     parts.append((batch.turn - costs, 1.0))
-    total = sum(weight * group_advantages(c, values, "group_mean") for values, weight in parts)
+    lengths = [1.0] * len(batch.samples)  # not read
+    total = sum(weight * group_advantages(c, values, "group_mean", lengths) for values, weight in parts)
     return (total - total.mean()) / (std_of(total, c["advantage.unbiased"]) + c["advantage.eps"])
 
 
@@ -147,12 +151,30 @@ def by_token(c, batch, reward, value):
     return own
 
 
+def token_baselines(c, batch, returns, path):
+    """verl's tir_optimal_token_baseline, group by group and place by place."""
+    old, squares, correction = path
+    own = (1 - 2 * old.exp() + squares) * correction**2
+    size, baseline = c["rollout.group_size"], torch.zeros_like(returns)
+    for first in range(0, len(batch.samples), size):
+        tokens = [m for m in map(batch.of_sample, range(first, first + size)) if m]
+        longest = sorted(map(len, tokens))
+        for place in range(longest[-2] if len(tokens) > 1 else 0):
+            here = [m for m in tokens if len(m) > place]
+            w = torch.stack([own[m[: place + 1]].sum() for m in here])
+            g = torch.stack([returns[m[place]] for m in here])
+            for m in here:
+                baseline[m[place]] = (g * w).sum() / (w.sum() + 1e-8)
+    return baseline
+
+
 def by_sample(c, batch, kl):
     """One number a sample, less the discounted KL still to come with kl_in advantage (OpenRLHF)."""
     taken = c["kl_coef"] if c["kl_in"] == "reward" else 0.0
     costs = tensor([taken * float(kl[batch.of_sample(i)].sum()) for i in range(len(batch.samples))])
     estimator = c["advantage.estimator"]
-    numbers = gdpo(c, batch, costs) if estimator == "gdpo" else group_advantages(c, batch.score - costs, estimator)
+    lengths = [float(len(batch.of_sample(i))) for i in range(len(batch.samples))]
+    numbers = gdpo(c, batch, costs) if estimator == "gdpo" else group_advantages(c, batch.score - costs, estimator, lengths)
     own = torch.zeros_like(kl)
     for i in range(len(batch.samples)):
         mine = batch.of_sample(i)
@@ -181,15 +203,17 @@ def mean_kl(c, batch, kl):
     return torch.stack(means).mean()
 
 
-def advantages(c, batch, old, reference, value):
+def advantages(c, batch, old, reference, value, path):
     """Advantage and return of each token, and the mean KL that was taken off."""
     kl = torch.zeros(len(batch.tokens), dtype=F64)
     if c["kl_coef"] and c["kl_in"] != "loss":
         kl = kl_of(c, old - (reference if c["kl_to"] == "reference" else batch.rollout))
     returns = None
-    if c["advantage.estimator"] in ("reinforce", "gae"):
+    if c["advantage.estimator"] in ("reinforce", "gae", "optimal_token_baseline"):
         own = by_token(c, batch, token_rewards(c, batch, c["kl_coef"] * kl), value)
         returns = own + value if value is not None else None
+        if c["advantage.estimator"] == "optimal_token_baseline":
+            own = own - token_baselines(c, batch, own, path)
     else:
         own = by_sample(c, batch, kl)
     if c["advantage.whiten"] != "none":
@@ -197,9 +221,20 @@ def advantages(c, batch, old, reference, value):
     return own, returns, float(mean_kl(c, batch, kl))
 
 
+def is_kept(criterion, log_ratio):
+    """Which tokens of a sample verl's rollout_rs keeps."""
+    x = log_ratio.clamp(-20, 20)
+    over, kind = criterion["by"].rsplit("_", 1)
+    value = {"k1": -x, "k2": x**2 / 2, "k3": x.exp() - 1 - x}[kind]
+    value = {"token": value, "seq_sum": value.sum(), "seq_mean": value.mean(), "seq_max": value.max()}[over].expand(len(x))
+    if kind == "k1":
+        return (value >= tensor(criterion["low"]).log()) & (value <= tensor(criterion["high"]).log())
+    return value <= criterion["high"]
+
+
 def corrections(c, batch, old):
-    """Constant weight of each token, of ratio = exp(old - rollout); mode none: 1."""
-    weight = torch.ones_like(old)
+    """Constant weight of each token, of ratio = exp(old - rollout), mode none: 1; what a dropped token's other terms have; the importance weights."""
+    weight, factor = torch.ones_like(old), torch.ones_like(old)
     low, high = c["correction.low"], c["correction.high"]
     for i in range(len(batch.samples) if c["correction.mode"] != "none" else 0):
         mine = batch.of_sample(i)
@@ -215,4 +250,17 @@ def corrections(c, batch, old):
                 "mask": 1.0 if inside else 0.0,
                 "seq_mask_tis": ratio.clamp(max=c["correction.token_high"] or torch.inf) if low <= geometric <= high else 0.0,
             }[c["correction.mode"]]
-    return weight
+    importance = weight.clone()  # what verl's figures are of: before they are normalised, and before a rejection
+    if c["correction.normalize"]:
+        sequences = torch.stack([weight[m].mean() for m in map(batch.of_sample, range(len(batch.samples))) if m])
+        weight = weight / (weight.mean() if c["correction.level"] == "token" else sequences.mean())
+    for i in range(len(batch.samples)):
+        mine = batch.of_sample(i)
+        kept = torch.ones(len(mine), dtype=torch.bool)
+        for criterion in c["correction.reject"] if mine else []:
+            kept &= is_kept(criterion, (old - batch.rollout)[mine])
+        weight[mine] *= kept
+        if c["correction.drop_rejected"] and mine:
+            of_mean = len(mine) / max(1, int(kept.sum())) if c["loss_aggregation"] == "seq_mean_token_mean" else 1.0
+            factor[mine] = kept.double() * of_mean
+    return weight, factor, importance

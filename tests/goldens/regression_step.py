@@ -18,7 +18,7 @@ F64 = torch.float64
 
 def by_branch(batch, members, of_document):
     """of_document(ids, [places in ids of the loss tokens], sample) for each branch; in the order of the step's tokens."""
-    parts = [torch.zeros((0, 2), dtype=F64)]
+    parts = []
     for i in members:
         s = batch.samples[i]
         for b, (context, begin, end) in enumerate(s.documents()):
@@ -29,14 +29,15 @@ def by_branch(batch, members, of_document):
 
 
 def log_probs(model, batch, members):
-    """Log-prob and entropy of each loss token at the sample's temperature."""
+    """Log-prob, entropy and sum of squared probabilities of each loss token at the sample's temperature."""
 
     def of_document(ids, at, s):
         scores = (model(input_ids=ids[None]).logits[0, at - 1] / s.temperature).log_softmax(-1)
-        return torch.stack([scores.gather(-1, ids[at][:, None])[:, 0], -(scores.exp() * scores).sum(-1)], -1)
+        of_target = scores.gather(-1, ids[at][:, None])[:, 0]
+        return torch.stack([of_target, -(scores.exp() * scores).sum(-1), (2 * scores).exp().sum(-1)], -1)
 
     columns = by_branch(batch, members, of_document)
-    return columns[:, 0], columns[:, 1]
+    return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
 def distributions(model, batch, members, words):
@@ -118,6 +119,8 @@ def objective(c, lp, old, r, a, chosen):
         k = torch.full_like(a, c["vespo.k_negative"]).masked_fill(a >= 0, c["vespo.k_positive"])
         decay = torch.full_like(a, c["vespo.lambda_negative"]).masked_fill(a >= 0, c["vespo.lambda_positive"])
         return -log_w.exp() ** k * torch.exp(decay * (1 - log_w.exp())) * a * lp
+    if c["loss"] == "dro":  # verl's
+        return -(lp * a - 0.5 * c["dro.beta"] * (lp - old) ** 2)
     return -a * r if c["loss"] == "gmpo" else -a * lp  # Williams 1992
 
 
@@ -176,15 +179,16 @@ def branch_loss(c, batch, i, mine, lp, columns, sums):
     old, a, rollout = columns["old"][mine], columns["advantage"][mine], batch.rollout[mine]
     r = ratios(c, lp, old, a)
     loss = columns["correction"][mine] * objective(c, lp, old, r, a, columns["chosen"][mine])
+    kept = columns["kept"][mine]
     if c["correction.opsm_delta"]:
         masked = (a < 0) & ((rollout - lp.detach()).mean() > c["correction.opsm_delta"])
         loss = torch.where(masked, 0.0, loss)
         sums["opsm"] += int(masked.sum())
-    kl = torch.zeros((), dtype=F64)
+    kl = torch.zeros(len(mine), dtype=F64)
     if c["kl_coef"] and c["kl_in"] == "loss":
-        kl = kl_term(c, lp, rollout if c["kl_to"] == "rollout" else columns["reference"][mine], r).sum()
+        kl = kl_term(c, lp, rollout if c["kl_to"] == "rollout" else columns["reference"][mine], r)
     low, high = bounds(c)
-    sums["kl"] += float(kl)
+    sums["kl"] += float(kl.sum())
     sums["clip_low"] += int(((a < 0) & (r < low)).sum())
     sums["clip_high"] += int(((a > 0) & (r > high)).sum())
     sums["old_kl"] += float((old - lp).sum())
@@ -192,13 +196,13 @@ def branch_loss(c, batch, i, mine, lp, columns, sums):
     for name, of in {"mismatch": -log_rho, "error": log_rho.abs().exp(), "k3": log_rho.exp() - 1 - log_rho,
                      "rho": log_rho.exp(), "squares": (2 * log_rho).exp()}.items():  # fmt: skip
         sums[name] += float(of.sum())
-    return loss.sum(), kl
+    return (kept * loss).sum(), (kept * kl).sum()
 
 
 def entropy_bonus(c, state, entropy, weight):
     """Of the tokens' mean, or with their weights in the loss as in verl. Acts while the entropy seen last is not above its target, and moves towards it (Skywork-OR1, He et al. 2025)."""
     acts = not c["entropy_target"] or state["entropy"] <= c["entropy_target"]
-    summed = (weight * entropy).sum() if c["entropy_aggregation"] == "loss" else entropy.mean()
+    summed = (weight * entropy).sum() if c["entropy_aggregation"] == "loss" else ((weight != 0) * entropy).mean()
     bonus = state["entropy_coef"] * summed if acts else 0.0
     state["entropy"] = float(entropy.mean())
     if c["entropy_target"]:
@@ -223,7 +227,7 @@ def step(c, state, model, optimizer, loss, max_norm):
 def policy_update(c, state, batch, members, columns):
     """Loss and metrics of one optimizer step; columns: of all loss tokens, by name."""
     chosen = [n for i in members for n in batch.of_sample(i)]
-    lp, entropy = log_probs(state["policy"], batch, members)
+    lp, entropy, _ = log_probs(state["policy"], batch, members)
     sums = dict.fromkeys(["kl", "clip_low", "clip_high", "opsm", "old_kl", "mismatch", "error", "k3", "rho", "squares"], 0)
     if c["loss"] in ("clip_cov", "kl_cov"):
         columns["chosen"][chosen] = covariance_choice(c, columns["old"][chosen], columns["advantage"][chosen])
@@ -236,7 +240,7 @@ def policy_update(c, state, batch, members, columns):
                 of_policy, of_kl = branch_loss(c, batch, i, mine, lp[here], columns, sums)
                 policy_loss = policy_loss + weight_of(c, batch, members, i) * of_policy
                 kl_loss = kl_loss + weight_of(c, batch, members, i) * of_kl
-    weights = adv.tensor([weight_of(c, batch, members, batch.tokens[n].sample) for n in chosen])
+    weights = adv.tensor([weight_of(c, batch, members, batch.tokens[n].sample) * columns["kept"][n] for n in chosen])
     distilled = torch.zeros((), dtype=F64)
     if c["distillation"]:
         sums["teacher_kl"] = float((lp - columns["teacher"][chosen]).sum())
@@ -281,8 +285,9 @@ def prepare(c, batch, state, load):
     """Old, reference and value of every loss token, and what follows of them; the KL that was taken off."""
     everyone = range(len(batch.samples))
     columns = dict(old=batch.rollout, reference=None, value=None)
+    squares = None
     if c["old_logprobs"] == "recompute":
-        columns["old"] = log_probs(state["policy"], batch, everyone)[0]
+        columns["old"], _, squares = log_probs(state["policy"], batch, everyone)
     if c["kl_coef"] and c["kl_to"] == "reference":
         columns["reference"] = log_probs(load("reference"), batch, everyone)[0]
     if "critic" in state:
@@ -292,10 +297,12 @@ def prepare(c, batch, state, load):
         teacher = load("teacher")
         columns["teacher"] = log_probs(teacher, batch, everyone)[0]
         columns["teacher_words"] = distributions(teacher, batch, everyone, suite.VOCAB)
-    own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"])
+    correction, kept, importance = adv.corrections(c, batch, columns["old"])
+    path = (columns["old"], squares, correction)
+    own, returns, kl = adv.advantages(c, batch, columns["old"], columns["reference"], columns["value"], path)
     if c["distillation"] and c["distillation.over"] == "sampled_token":  # verl's k1 as an advantage
         own = own - c["distillation.coef"] * (columns["old"] - columns["teacher"])
-    return columns | dict(advantage=own, returns=returns, correction=adv.corrections(c, batch, columns["old"])), kl
+    return columns | dict(advantage=own, returns=returns, correction=correction, kept=kept, importance=importance), kl
 
 
 def adapted_kl_coef(c, coef, kl, samples):
@@ -318,10 +325,17 @@ def train(c, samples, load):
     parts = c["train.num_mini_batches"]
     assert len(samples) % parts == 0
     size, policy, critic = len(samples) // parts, [], []
+    apart = c["critic.num_iterations"] or c["critic.num_mini_batches"]  # the critic's own passes, all before the policy's
+    of_critic = c["critic.num_mini_batches"] or parts
+    for _ in range(c["critic.num_iterations"] or c["num_iterations"] if apart else 0):
+        for part in range(of_critic):
+            assert len(samples) % of_critic == 0
+            width = len(samples) // of_critic
+            critic.append(critic_update(c, state, batch, range(part * width, (part + 1) * width), columns))
     for _ in range(c["num_iterations"]):
         for part in range(parts):
             members = range(part * size, (part + 1) * size)
-            if "critic" in state:
+            if "critic" in state and not apart:
                 critic.append(critic_update(c, state, batch, members, columns))
             policy.append(policy_update(c, state, batch, members, columns))
     if c["kl_in"] == "loss":
@@ -364,12 +378,14 @@ def metrics_of(c, done):
     if c["distillation"] and c["distillation.over"] != "sampled_token":
         metrics["distillation/divergence"] = mismatch("divergence")
     if c["correction.mode"] in ("tis", "icepop", "seq_mask_tis"):  # verl: of the weights that are applied
-        w = done["columns"]["correction"]
+        w = done["columns"]["importance"]
         metrics["rollout_corr/rollout_is_mean"] = float(w.mean())
         metrics["rollout_corr/rollout_is_eff_sample_size"] = float(w.mean() ** 2 / (w**2).mean())
     if c["correction.mode"] == "mask":  # no weights are applied
         del metrics["rollout_corr/rollout_is_mean"], metrics["rollout_corr/rollout_is_eff_sample_size"]
-    if c["correction.mode"] != "none":
+    if c["correction.mode"] == "none" and c["correction.reject"]:
+        del metrics["rollout_corr/rollout_is_mean"], metrics["rollout_corr/rollout_is_eff_sample_size"]
+    if c["correction.mode"] != "none" or c["correction.reject"]:
         metrics["rollout_corr/rollout_rs_masked_fraction"] = float((done["columns"]["correction"] == 0).double().mean())
     if c["loss"] in ("clip_cov", "kl_cov"):
         metrics["clip_ratio/covariance"] = float(done["columns"]["chosen"].double().mean())

@@ -244,7 +244,7 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   auto mini_batches = learner.collate(batch);
   learner.score(mini_batches, batch);
   const rl::StepAdvantages advantages = learner.compute_advantages(batch);
-  const rl::StepUpdates updates = learner.update(mini_batches, batch);
+  const rl::StepUpdates updates = learner.update(mini_batches, batch, advantages.sample_score);
   learner.adapt(updates, advantages);
   Figures figures;
   figures["rewards"] = advantages.sample_score;
