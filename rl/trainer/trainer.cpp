@@ -205,6 +205,21 @@ void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t n
       source != nullptr ? source->weight_sink(version, next_step) : engine::WeightSink());
 }
 
+// A curriculum sees the rewards of the step's prompts, and chooses those of a later step.
+void observe(const TrainingRun& run, RolloutSource* source,
+             std::span<const bridge::Rollout> rollouts) {
+  if (source != nullptr) {
+    source->observe(run.state().step + 1, rollouts);
+  }
+}
+
+// For a checkpoint of the step that ends.
+void keep_curriculum(TrainingRun& run, const RolloutSource* source) {
+  if (source != nullptr) {
+    run.state().curriculum = source->curriculum_state(run.state().step + 1);
+  }
+}
+
 }  // namespace
 
 void train_rl(TrainingRun& run, RolloutSource* source) {
@@ -231,9 +246,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       break;
     }
     const auto& rollouts = next.rollouts;
-    if (source != nullptr) {
-      source->observe(run.state().step + 1, rollouts);
-    }
+    observe(run, source, rollouts);
     StepBatch batch = make_step_batch(rollouts, config, parts.images_of(next));
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
@@ -265,9 +278,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       append(metrics, times.time("evaluate", [&] { return evaluation.metrics(); }));
     }
     append(metrics, times.take());
-    if (source != nullptr) {
-      run.state().curriculum = source->curriculum_state(run.state().step + 1);
-    }
+    keep_curriculum(run, source);
     const auto saved_step =
         times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
     if (saved_step) {
