@@ -21,6 +21,7 @@ class GrowingReply {
   // index: of the reply. `pending` must outlive this.
   GrowingReply(const PendingAnswer& pending, std::size_t index);
 
+  // Takes the next token.
   void add(int64_t id, float logprob);
   // What is certain of the reply since the last call: nothing of a marker, of a text that may end
   // it, or of half a character. Tokens come with the next text that is certain; until then the part
