@@ -136,7 +136,8 @@ OPTIONS = {
     "pass_at_k": {"advantage.estimator": "pass_at_k"},
     "max_rl": {"advantage.estimator": "max_rl"},
     "opo": {"advantage.estimator": "opo"} | HALVES,
-    "opo_turns": TURNS | SEQ_MEANS | {"advantage.estimator": "opo"},
+    # A smaller step, so that fp32 rounding of the first update does not grow above 1e-5 in the second.
+    "opo_turns": TURNS | SEQ_MEANS | {"advantage.estimator": "opo", "optimizer.learning_rate": 0.02},
     "gpg": {"advantage.std": "none", "advantage.gpg_scale": True, "loss": "reinforce"},
     "optimal_token_baseline": {"advantage.estimator": "optimal_token_baseline", "kl_in": "reward", "kl_coef": 0.1},
     "optimal_token_baseline_turns": TURNS | HALVES | {"advantage.estimator": "optimal_token_baseline", "correction.mode": "tis"},
@@ -148,7 +149,7 @@ OPTIONS = {
     "dropped_of_tokens": {"correction.reject": [{"by": "token_k1", "low": 0.9, "high": 1.15}], "correction.drop_rejected": True,
                           "kl_coef": 0.1, "entropy_coef": 0.05, "entropy_aggregation": "loss"} | HALVES,
     "critic_of_its_own": {"advantage.estimator": "gae", "critic.num_iterations": 3, "critic.num_mini_batches": 4,
-                          "num_iterations": 1, "train.num_mini_batches": 2},
+                          "critic.learning_rate": 0.01, "num_iterations": 1, "train.num_mini_batches": 2},
     "std_batch": {"advantage.std": "batch", "advantage.unbiased": False},
     "whiten_sequences": {"advantage.whiten": "sequences"} | HALVES,
     "reinforce_discounted": {"advantage.estimator": "reinforce", "advantage.gamma": 0.9},

@@ -125,8 +125,9 @@ class LiveRun(unittest.TestCase):
         self.assertGreater(max(step["sampling/sampling_logp_difference/max"] for step in stale), 1e-3)
 
     def test_partial_rollouts_go_on_under_new_weights(self):
-        run = self.start(6, self.warm_up(), "rollout.group_size=16", "algorithm.max_staleness=2", "rollout.partial_rollout=true",
-                         "log.rollouts=true")
+        # Sampling a few long completions takes longer than training on them. Wide weights seldom draw the stop token.
+        run = self.start(30, "model.init_std=0.3", "rollout.prompts_per_step=1", "rollout.max_completion_tokens=200",
+                         "rollout.reward=length", "algorithm.max_staleness=2", "rollout.partial_rollout=true", "log.rollouts=true")
         self.assertEqual(run.wait(60), 0, self.text())
         rollouts = [json.loads(line) for line in (self.run_dir / "rollouts.jsonl").read_text().splitlines()]
         mixed = [rollout for rollout in rollouts if len(rollout["versions"]) > 1]

@@ -241,7 +241,7 @@ class PreflightData(PreflightCase):
         self.accepted("rollout.reward=length")
 
     def test_settings_of_rewards(self):
-        for word, parts in (("rollout.reward=http", ("rollout.reward_options.http_url", "http://")),
+        for word, parts in (("rollout.reward=http", ("rollout.reward_options.http_url", "http[s]://host")),
                             ("rollout.reward=regex", ("rollout.reward_options.regex",)),
                             ("rollout.reward=json_schema rollout.reward_options.json_schema=/nope", ("json_schema", "/nope")),
                             ("rollout.reward=code_tests rollout.reward_options.code_command=nope", ("code_command", "nope"))):

@@ -94,7 +94,7 @@ class Preflight(PreflightCase):
         self.refused("bridge.curve.trainer_secret=/nope", "bridge.curve.allowed_workers=/nope2",
                      expect=("bridge.curve.trainer_secret", "/nope", "bridge.curve.allowed_workers", "/nope2"))
         self.refused("rollout.server=vllm", "rollout.server_options.url=localhost",
-                     expect=("rollout.server_options.url", "http://"))
+                     expect=("rollout.server_options.url", "http[s]://host"))
         self.refused("rollout.server=vllm", "rollout.server_options.api_key_file=/nope",
                      expect=("rollout.server_options.api_key_file", "/nope"))
 
