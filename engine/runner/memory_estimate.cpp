@@ -136,6 +136,14 @@ RankElements count_elements(const ModelConfig& c, const PassShape& p, const Stag
   return e;
 }
 
+// Elements that a rank stores of so many: `whole` are those of `dense` that every tensor rank uses
+// whole, which are sharded over these ranks too.
+int64_t stored_elements(const PassShape& p, int64_t dense, int64_t whole, int64_t experts) {
+  const int64_t of_whole = p.state.shard_ranks > 1 ? p.state.shard_ranks * p.tensor_ranks : 1;
+  return share(dense - whole, p.state.shard_ranks) + share(whole, of_whole) +
+         share(experts, p.state.expert_shard_ranks);
+}
+
 // Sizes of one estimate. Bytes, unless said otherwise.
 class Sizes {
  public:
@@ -189,8 +197,8 @@ class Sizes {
     m.activations =
         tables() + layers_->kept_on_device(layers() - 1, 1) + tail() + messages() + of_images();
     const int64_t rows = std::min(p_.logit_rows, p_.entries);
-    m.logits = rows * own_words() * p_.logit_bytes + (frozen() ? 0 : e_.head_parameters * sums_) +
-               p_.entries * c_.hidden_size * compute_;
+    m.logits = rows * share(c_.vocab_size, p_.tensor_ranks) * p_.logit_bytes +
+               (frozen() ? 0 : e_.head_parameters * sums_) + p_.entries * c_.hidden_size * compute_;
     return m;
   }
 
@@ -221,8 +229,11 @@ class Sizes {
     return m;
   }
 
-  // In Muon's update of the largest unit of a layer.
+  // In Muon's update of the largest unit of a layer; nothing without Muon.
   MemoryEstimate in_update() const {
+    if (!p_.state.muon || !p_.trains || layers() == 0) {
+      return {};
+    }
     MemoryEstimate m = states();
     const int64_t unit = std::max(e_.dense_layer, e_.experts_layer);
     const int64_t own = share(unit, p_.state.shard_ranks);
@@ -270,8 +281,6 @@ class Sizes {
   }
   // Of a tower; zeros without.
   const VisionCost& tower() const { return tower_; }
-
-  bool updates_by_muon() const { return p_.state.muon && p_.trains && layers() > 0; }
 
   // What a stage holds of an input between its forward and its backward, on the device and in host
   // memory.
@@ -374,20 +383,7 @@ class Sizes {
   // Whether a weight for use is a tensor beside the stored one.
   bool weights_are_made() const { return casts_ || sharded() || p_.state.parameters_on_host; }
   // Elements that this rank stores.
-  int64_t stored() const {
-    // Parameters that every tensor rank uses whole are sharded over these ranks too.
-    const int64_t of_whole = sharded() ? p_.state.shard_ranks * p_.tensor_ranks : 1;
-    return share(e_.dense - e_.whole, p_.state.shard_ranks) + share(e_.whole, of_whole) +
-           share(e_.experts, p_.state.expert_shard_ranks);
-  }
-  // Those of them whose second moment Muon does without.
-  int64_t stored_matrices() const {
-    const int64_t of_whole = sharded() ? p_.state.shard_ranks * p_.tensor_ranks : 1;
-    return share(e_.matrices - e_.whole_matrices, p_.state.shard_ranks) +
-           share(e_.whole_matrices, of_whole) +
-           share(e_.expert_matrices, p_.state.expert_shard_ranks);
-  }
-  int64_t own_words() const { return share(c_.vocab_size, p_.tensor_ranks); }
+  int64_t stored() const { return stored_elements(p_, e_.dense, e_.whole, e_.experts); }
   // Whether this rank's experts are gathered for use.
   bool experts_sharded() const { return p_.state.expert_shard_ranks > 1; }
   // Elements of a layer that are made for use, where weights are.
@@ -419,7 +415,10 @@ class Sizes {
     (state.parameters_on_host ? m.host : m.weights) += constants;
     if (p_.trains) {
       const bool off = state.moments_on_host || state.masters_on_host;
-      (off ? m.host : m.moments) += 2 * masters - (state.muon ? stored_matrices() * master_ : 0);
+      // Muon does without the second moment of matrices.
+      const int64_t one_moment =
+          state.muon ? stored_elements(p_, e_.matrices, e_.whole_matrices, e_.expert_matrices) : 0;
+      (off ? m.host : m.moments) += 2 * masters - one_moment * master_;
       m.host += state.masters_on_host ? masters : 0;  // gradients
     }
     return with_host_activations(m);
@@ -490,9 +489,7 @@ MemoryEstimate largest_moment(const Sizes& sizes) {
   for (int64_t below = 0; below < sizes.layers(); ++below) {
     take_larger(largest, sizes.in_layer(below));
   }
-  if (sizes.updates_by_muon()) {
-    take_larger(largest, sizes.in_update());
-  }
+  take_larger(largest, sizes.in_update());
   if (sizes.tower().forward > 0) {
     take_larger(largest, sizes.in_tower_forward());
   }

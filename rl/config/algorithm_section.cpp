@@ -317,8 +317,8 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
                                  "dynamic_sampling", "router_replay", "mask_truncated"});
   fields.often_set("algorithm.advantage", {"estimator", "std"});
   fields.often_set("algorithm.correction", {"mode"});
-  fields.often_set("algorithm.distillation", {"teacher", "over"});
-  fields.often_set("algorithm.preference", {"loss", "beta"});
+  fields.often_set("algorithm.distillation", {"teacher"});
+  fields.often_set("algorithm.preference", {"beta"});
 }
 
 }  // namespace ringside::rl

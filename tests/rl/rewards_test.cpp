@@ -107,7 +107,7 @@ TEST_CASE("an unknown reward is an error that lists the known ones and the neare
                         Catch::Contains("is unknown; expected one of: code_tests"));
   CHECK(reward_names() == std::vector<std::string_view>{
                               "code_tests", "exact_match", "http", "json_schema", "judge", "length",
-                              "math_answer", "multiple_choice", "regex", "repetition"});
+                              "math_answer", "multiple_choice", "none", "regex", "repetition"});
 }
 
 TEST_CASE("overlong_penalty falls linearly over the buffer") {

@@ -98,6 +98,11 @@ ordered_json joined_choices(const std::string& events) {
     if (message["content"] == "" && message.contains("tool_calls")) {
       message["content"] = nullptr;
     }
+    if (message.contains("tool_calls")) {  // a call may be streamed before reasoning behind it
+      ordered_json calls = std::move(message["tool_calls"]);
+      message.erase("tool_calls");
+      message["tool_calls"] = std::move(calls);
+    }
   }
   return choices;
 }
