@@ -84,8 +84,11 @@ class GatewayServer::Server {
     http.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
     http.set_payload_max_length(kMostBytes);
     http.set_read_timeout(30);
-    http.set_write_timeout(30);      // of a client that reads no stream; its samples are recorded
-    http.set_keep_alive_timeout(1);  // an idle connection keeps a thread
+    http.set_write_timeout(30);  // of a client that reads no stream; its samples are recorded
+    // One request a connection, because an idle one keeps a thread. The timeout is that of a
+    // connection's first byte, too: a busy client may take long to send it.
+    http.set_keep_alive_max_count(1);
+    http.set_keep_alive_timeout(30);
     http.set_tcp_nodelay(true);
     add_routes();
     bind(address);

@@ -1,6 +1,7 @@
 """Plays the sessions of the gateway in several threads: with a harness function of a user's file, or an environment."""
 
 import asyncio
+import http.client
 import importlib.util
 import inspect
 import json
@@ -96,16 +97,27 @@ def serve(url):
     while True:
         try:
             claimed = post(f"{url}/sessions", {"wait_s": 10})
-            if claimed is None:
-                continue
-            result = play(Session(claimed))
-            post(f"{url}/sessions/{claimed['session']}/reward", result)
+            if claimed is not None:
+                end(url, claimed["session"], play(Session(claimed)))
         except RunIsOver:
             return
         except RuntimeError as error:  # the session has ended, by its time limit for one
             print(f"harness: {error}", file=sys.stderr, flush=True)
-        except OSError:  # the worker ends, or is busy
+        except (OSError, http.client.HTTPException):  # the worker ends, or is busy
             time.sleep(0.2)
+
+
+def end(url, session, result):
+    """Posts the result, again where no answer comes: without it the session would stay open until its time is over."""
+    for pause in (0.1, 0.5, 2.0, 5.0, 10.0, None):
+        try:
+            post(f"{url}/sessions/{session}/reward", result)
+            return
+        except (OSError, http.client.HTTPException) as error:
+            if pause is None:
+                print(f"harness: the result of session {session} could not be sent: {error}", file=sys.stderr, flush=True)
+                return
+            time.sleep(pause)
 
 
 def module_of(file):

@@ -106,9 +106,11 @@ def norms_in_own_dtype():
 
 
 @torch.no_grad()
-def reference_logprobs(model, documents: list[list[int]], dtype: torch.dtype) -> list[torch.Tensor]:
-    """transformers' log-prob of each next token, one [len - 1] float64 tensor a document."""
+def reference_logprobs(model, documents: list[list[int]], dtype: torch.dtype, prepare=None) -> list[torch.Tensor]:
+    """transformers' log-prob of each next token, one [len - 1] float64 tensor a document. prepare: gets the model in that dtype."""
     model = copy.deepcopy(model).to(dtype)
+    if prepare:
+        prepare(model)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     results = []
     for ids in documents:

@@ -8,6 +8,7 @@ Usage: harness_test.py RINGSIDE. Standard library only.
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -145,6 +146,11 @@ def play(session):
                                                 "rollout.harness_options.session_timeout_s=3"), stdout=log, stderr=log)
         self.addCleanup(lambda: (run.kill(), run.wait()))
         url, forsaken = self.url(run), []
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as late:  # of a client that is busy
+            time.sleep(1.5)
+            late.sendall(b"GET /v1/models HTTP/1.1\r\nHost: gateway\r\n\r\n")
+            self.assertIn(b"200 OK", late.recv(4096))
         player = threading.Thread(target=self.play_all, args=(url, forsaken), daemon=True)
         player.start()
         self.assertEqual(run.wait(DEADLINE_S), 0, (self.folder / "log").read_text()[-2000:])
