@@ -196,5 +196,30 @@ def play(session):
         self.assertIn("data.chat_template", chat[1]["error"]["message"])
 
 
+class Result(unittest.TestCase):
+    def test_a_result_whose_answer_is_lost_is_sent_again(self):
+        sys.path.insert(0, str(quickstart_case.ROOT / "rl/python"))
+        import harness
+
+        results = []
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def serve():
+                for answer in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"):
+                    connection, _ = server.accept()
+                    with connection, connection.makefile("rb") as request:
+                        head = iter(request.readline, b"\r\n")
+                        length = next(int(line.split(b":")[1]) for line in head if line.lower().startswith(b"content-length"))
+                        while request.readline() != b"\r\n":
+                            pass
+                        results.append(json.loads(request.read(length)))
+                        connection.sendall(answer)
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            harness.end(f"http://127.0.0.1:{server.getsockname()[1]}", "ID", {"reward": 1.0})
+            thread.join(10)
+        self.assertEqual(results, [{"reward": 1.0}] * 2)
+
+
 if __name__ == "__main__":
     unittest.main()
