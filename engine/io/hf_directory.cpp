@@ -124,17 +124,12 @@ void load_weights(const fs::path& dir, Decoder& decoder) {
 }
 
 std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelConfig& config) {
-  std::vector<std::string> problems;
   const WeightFiles files(dir, config);
+  const std::vector<ParamSpec> specs = decoder_specs(config);
+  std::vector<std::string> problems = files.header_problems(specs);
   std::set<std::string> expected;
-  for (const ParamSpec& spec : decoder_specs(config)) {
+  for (const ParamSpec& spec : specs) {
     expected.insert(spec.name);
-    std::string problem = files.contains(spec.name) ? files.header_problem(spec.name, spec.shape)
-                                                    : dir.string() + ": tensor '" + spec.name +
-                                                          "' is in none of the weight files";
-    if (!problem.empty()) {
-      problems.push_back(std::move(problem));
-    }
   }
   for (const std::string& name : files.names()) {
     const bool tied_head = config.tie_word_embeddings &&

@@ -109,16 +109,10 @@ std::vector<std::string> check_reward_headers(const fs::path& dir, const ModelCo
       break;
     }
   }
-  std::vector<std::string> problems;
+  std::vector<std::string> problems = files.header_problems(specs);
   std::set<std::string> expected{config.on_disk.head};
   for (const ParamSpec& spec : specs) {
     expected.insert(spec.name);
-    std::string problem = files.contains(spec.name) ? files.header_problem(spec.name, spec.shape)
-                                                    : dir.string() + ": tensor '" + spec.name +
-                                                          "' is in none of the weight files";
-    if (!problem.empty()) {
-      problems.push_back(std::move(problem));
-    }
   }
   for (const std::string& name : files.names()) {
     if (!expected.contains(name) && !is_passed_over(config, name)) {

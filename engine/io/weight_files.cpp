@@ -321,6 +321,19 @@ std::vector<int64_t> WeightFiles::shape_of(const std::string& name) const {
   }
 }
 
+std::vector<std::string> WeightFiles::header_problems(const std::vector<ParamSpec>& specs) const {
+  std::vector<std::string> problems;
+  for (const ParamSpec& spec : specs) {
+    std::string problem = contains(spec.name) ? header_problem(spec.name, spec.shape)
+                                              : dir_.string() + ": tensor '" + spec.name +
+                                                    "' is in none of the weight files";
+    if (!problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
+  }
+  return problems;
+}
+
 std::string WeightFiles::header_problem(const std::string& name, at::IntArrayRef shape) const {
   const bool packed = is_nf4(name) || is_mxfp4(name);
   std::vector<int64_t> stored;

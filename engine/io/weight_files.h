@@ -67,6 +67,8 @@ class WeightFiles {
   // What is wrong, by its header, with the stored tensor of a parameter of this shape; "" when it
   // fits.
   std::string header_problem(const std::string& name, at::IntArrayRef shape) const;
+  // Those of all these parameters, and which of them are in no file.
+  std::vector<std::string> header_problems(const std::vector<ParamSpec>& specs) const;
 
   // Copies this rank's range of the stored tensor, cast, into parameter i of the unit, and takes
   // the name: a stored tensor serves one parameter. Reads nothing else of the tensor.
