@@ -154,6 +154,7 @@ Eigen::ArrayXd advantages_of(const Eigen::ArrayXd& group, double batch_std,
     case AdvantageEstimator::kMaxRl:
       return mean > 0 ? Eigen::ArrayXd((group - mean) / mean) : Eigen::ArrayXd::Zero(group.size());
     case AdvantageEstimator::kOpo:
+    case AdvantageEstimator::kRemax:
     case AdvantageEstimator::kOptimalTokenBaseline:
     case AdvantageEstimator::kReinforce:
     case AdvantageEstimator::kGdpo:

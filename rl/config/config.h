@@ -35,6 +35,8 @@ struct ModelConfig {
   int64_t max_document_tokens = 0;
   double router_aux_loss_coef = 0.0;
   double router_bias_update_rate = 0.0;
+  double mtp_loss_coef = 0.0;
+  bool mtp_detach = true;
   VisionPart vision = VisionPart::kFrozen;
 };
 
@@ -61,6 +63,8 @@ struct DataConfig {
   std::string prompt_key = "prompt";
   std::string answer_key = "answer";
   std::string answer_after;
+  std::string source_key = "data_source";
+  std::string adapter_key = "adapter";
   std::string image_key;
   int64_t max_image_pixels = 0;
   std::string completion_key = "completion";
@@ -146,6 +150,8 @@ struct RolloutConfig {
   int64_t cache_mb = 0;
   bool partial_rollout = false;
   int64_t max_steps_without_score = 3;
+  int64_t min_group_size = 0;
+  double straggler_timeout_s = 0.0;
 };
 
 struct AdvantageConfig {
@@ -171,6 +177,7 @@ struct CorrectionConfig {
   std::string reject{};  // as checked_rejections() returns it
   bool drop_rejected = false;
   bool normalize = false;
+  std::string ratio_of = "old";
 };
 
 // Shaping of a sample's total reward before the advantages.
@@ -194,6 +201,11 @@ struct CriticConfig {
 // A teacher that the policy is distilled from. teacher empty = none.
 struct DistillationConfig {
   std::string teacher;
+  std::string teachers;
+  std::string server_model;
+  std::string server_api_key_file;
+  int64_t server_concurrency = 16;
+  double server_timeout_s = 600.0;
   double coef = 1.0;
   DistillationOver over = DistillationOver::kSampledToken;
   DistillationDivergence divergence = DistillationDivergence::kReverseKl;
@@ -247,6 +259,7 @@ struct AlgorithmConfig {
   AdvantageConfig advantage;
   CriticConfig critic;
   OldLogprobs old_logprobs = OldLogprobs::kRecompute;
+  std::string logprobs_over = "vocabulary";
   RouterReplay router_replay = RouterReplay::kNone;
   CorrectionConfig correction;
   DistillationConfig distillation;
@@ -270,6 +283,7 @@ struct LoraConfig {
   int64_t rank = 0;
   double alpha = 32.0;
   std::string target_modules = "all-linear";
+  std::string adapters;
   std::string path;
   LoraBase base = LoraBase::kModel;
   LoraPublish publish = LoraPublish::kMerged;

@@ -75,6 +75,7 @@ enum class AdvantageEstimator {
   kPassAtK,
   kMaxRl,
   kOpo,
+  kRemax,
   kOptimalTokenBaseline,
   kGae,
   kGiven
