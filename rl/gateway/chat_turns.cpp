@@ -31,6 +31,28 @@ bool shows_reply(const std::string& text, const std::string& prompt,
   return text.find(python_strip(reasoning), prompt.size()) != std::string::npos;
 }
 
+// Where what ends the reply begins in the text through it: the marker with which the model ended
+// it, otherwise what the template writes behind any reply. The marker is the closing's first one; a
+// reply that does not end with the closing (GPT-OSS writes another one behind calls) ends with its
+// last one. nullopt if the text has neither.
+std::optional<std::size_t> place_of_end(const std::string& through, std::size_t begin,
+                                        const std::string& marker,
+                                        const std::optional<std::string>& closing) {
+  const bool closes =
+      closing && through.size() >= begin + closing->size() && through.ends_with(*closing);
+  if (!marker.empty()) {
+    const std::size_t in_closing = closes ? closing->find(marker) : std::string::npos;
+    const std::size_t last = through.rfind(marker);
+    if (in_closing != std::string::npos) {
+      return through.size() - closing->size() + in_closing;
+    }
+    if (last != std::string::npos && last >= begin) {
+      return last;
+    }
+  }
+  return closes ? std::optional(through.size() - closing->size()) : std::nullopt;
+}
+
 }  // namespace
 
 ChatText::ChatText(ChatFormat format, const engine::Tokenizer& tokenizer)
@@ -46,20 +68,27 @@ std::string ChatText::whole(const Conversation& conversation) {
   return format_.text(conversation);
 }
 
-std::string ChatText::closing() {
+std::optional<std::string> ChatText::closing(const ordered_json& tools) {
   const std::lock_guard lock(mutex_);
-  if (!closing_) {
-    const std::string reply = "r1ng5ide";  // in no template
-    const std::string text = format_.text(
-        {{{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", reply}}},
-         nullptr});
-    const std::size_t found = text.rfind(reply);
-    if (found == std::string::npos) {
-      throw std::runtime_error("the chat template does not write what the assistant said");
-    }
-    closing_ = text.substr(found + reply.size());
+  if (!closing_ || closing_->tools != tools) {
+    closing_ = {tools, closing_with(tools)};
   }
-  return *closing_;
+  return closing_->text;
+}
+
+std::optional<std::string> ChatText::closing_with(const ordered_json& tools) {
+  const std::string reply = "r1ng5ide";  // in no template
+  const ordered_json messages = {{{"role", "user"}, {"content", "a"}},
+                                 {{"role", "assistant"}, {"content", reply}}};
+  std::string text;
+  try {
+    text = format_.text({messages, tools});
+  } catch (const std::runtime_error&) {  // the template's
+    return std::nullopt;
+  }
+  const std::size_t found = text.rfind(reply);
+  return found == std::string::npos ? std::nullopt
+                                    : std::optional(text.substr(found + reply.size()));
 }
 
 std::vector<int64_t> ChatText::encode(const std::string& text) const {
@@ -100,30 +129,25 @@ std::optional<std::vector<int64_t>> ChatTurns::ids_after(ChatText& text, const T
   if (!shows_reply(through, turn.prompt, turn.conversation)) {
     return std::nullopt;
   }
-  const std::string closing = take_closing(text, turn, through);
-  if (!through.ends_with(closing) || !prompt.starts_with(through)) {
+  const std::string marker =
+      turn.stop ? text.tokenizer().decode({&*turn.stop, 1}, /*skip_special=*/false) : "";
+  const auto said =
+      place_of_end(through, turn.prompt.size(), marker, text.closing(turn.conversation.tools));
+  if (!said) {
     return std::nullopt;
   }
-  std::vector<int64_t> ids = text.tokenizer().encode(closing + prompt.substr(through.size()));
+  // What follows the marker may be written at the end of a conversation alone (Phi 3).
+  if (!marker.empty() && through.compare(*said, marker.size(), marker) == 0) {
+    through.resize(*said + marker.size());
+  }
+  if (!prompt.starts_with(through)) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> ids = text.tokenizer().encode(prompt.substr(*said));
   if (turn.stop && !ids.empty() && ids.front() == *turn.stop) {
     ids.erase(ids.begin());  // the reply ends with it
   }
   return ids;
-}
-
-// What the template writes behind the reply: the marker with which the model ended it, otherwise as
-// behind any reply. Takes what follows the marker off the text, because it may be written at the
-// end of a conversation alone (Phi 3).
-std::string ChatTurns::take_closing(ChatText& text, const Turn& turn, std::string& through) {
-  if (turn.stop) {
-    std::string marker = text.tokenizer().decode({&*turn.stop, 1}, /*skip_special=*/false);
-    const std::size_t at = marker.empty() ? std::string::npos : through.rfind(marker);
-    if (at != std::string::npos && at >= turn.prompt.size()) {
-      through.resize(at + marker.size());
-      return marker;
-    }
-  }
-  return text.closing();
 }
 
 void ChatTurns::add(Context asked, ordered_json reply, int64_t end, std::optional<int64_t> stop) {

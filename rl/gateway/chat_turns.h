@@ -24,19 +24,27 @@ class ChatText {
   // Blocks and throws: as ChatFormat::prompt() and ChatFormat::text().
   std::string prompt(const Conversation& conversation);
   std::string whole(const Conversation& conversation);
-  // What the template writes after an assistant's message ("<|im_end|>\n").
-  // Throws: as whole(); std::runtime_error for a template that does not write an assistant's
-  // content as it is.
-  std::string closing();
+  // What the template writes after an assistant's message ("<|im_end|>\n") of a conversation with
+  // these tools; some templates refuse to render without any. nullopt if it cannot be told: the
+  // template refuses a conversation of a question and an answer, or does not write the answer as it
+  // is.
+  std::optional<std::string> closing(const nlohmann::ordered_json& tools);
 
   const engine::Tokenizer& tokenizer() const { return tokenizer_; }
   // Ids of a whole text, with what the tokenizer puts before one.
   std::vector<int64_t> encode(const std::string& text) const;
 
  private:
+  struct Closing {
+    nlohmann::ordered_json tools;
+    std::optional<std::string> text;
+  };
+
+  std::optional<std::string> closing_with(const nlohmann::ordered_json& tools);
+
   std::mutex mutex_;  // guards format_ and closing_
   ChatFormat format_;
-  std::optional<std::string> closing_;
+  std::optional<Closing> closing_;  // the last one asked for
   const engine::Tokenizer& tokenizer_;
 };
 
@@ -75,7 +83,6 @@ class ChatTurns {
 
   std::optional<std::vector<int64_t>> ids_after(ChatText& text, const Turn& turn,
                                                 const std::string& prompt) const;
-  static std::string take_closing(ChatText& text, const Turn& turn, std::string& through);
 
   std::vector<Turn> turns_;
 };

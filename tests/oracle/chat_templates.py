@@ -32,7 +32,7 @@ OPTIONS = {"enable_thinking": False, "thinking": True, "reasoning_effort": "high
            "model_identity": "You are a test.", "date_string": "1 Jan 2025", "preserve_thinking": True, "clear_thinking": False,
            "force_thinking": True, "tools_in_user_message": False, "builtin_tools": ["browser"], "keep_past_thinking": True,
            "truncate_history_thinking": False, "low_effort": True}
-MARKER = re.compile(r"<[|｜]?[A-Za-z_/▁ ]{1,40}[|｜]?>|<\|?[a-z_]+\|>|\[/?[A-Z_]{2,20}\]|<[a-z_]+>")
+MARKER = re.compile(r"<[|｜]?[A-Za-z_:/▁ ]{1,40}[|｜]?>|\[e~\[|\]~!?b\[|<\|?[a-z_]+\|>|\[/?[A-Z_]{2,20}\]|<[a-z_]+>")
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXTS = ["Hello!", "What is 2 + 2?", "  spaces around  ", "\n\nline\n\n  line\n", "Grüße aus Köln – 今日は晴れ 👩‍🚀", "", " ", "a < b && c > d",
          "{\"a\": [1, 2]}", "{{ not_a_variable }} {% if x %}", "```python\nx = 1\n```", "\"quoted\" 'single' \\ back", "0", "tab\tand\r\nreturn",
@@ -144,10 +144,8 @@ def check_prompts(name, theirs, chats, answers, counts):
 def check_turns(name, theirs, chats, answers, counts):
     for (messages, tools), mine in zip(chats, answers):
         if "error" in mine:
-            probe = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "r1ng5ide"}]
-            assert "r1ng5ide" not in (theirs.render(probe, None, prompt=False)[0] or "") or any(
-                theirs.render(messages[:i], tools, prompt)[0] is None
-                for i in range(1, len(messages) + 1) for prompt in (True, False)), (name, messages, mine)
+            assert any(theirs.render(messages[:i], tools, prompt)[0] is None
+                       for i in range(1, len(messages) + 1) for prompt in (True, False)), (name, messages, mine)
             counts["conversations without turns"] += 1
             continue
         places = [i for i in range(1, len(messages)) if messages[i]["role"] == "assistant"]
@@ -162,7 +160,9 @@ def check_turns(name, theirs, chats, answers, counts):
                 counts["turns that continue" if continues else "turns that begin anew"] += 1
             through, _ = theirs.render(messages[: i + 1], tools, prompt=False)
             assert through.startswith(turn["written"]), (name, messages[:i], turn, through)
-            if turn["written"] and messages[i].get("reasoning_content", "").strip() in turn["written"][len(prompt):]:
+            if turn["written"] == prompt:
+                pass  # an empty reply without a marker that ends it: nothing is sampled, nothing recorded
+            elif turn["written"] and messages[i].get("reasoning_content", "").strip() in turn["written"][len(prompt):]:
                 recorded.append(turn["written"])
             else:
                 counts["replies in another form"] += 1
@@ -192,6 +192,18 @@ def check(executable, folder, name, template, count):
     return counts
 
 
+def checked(executable, folder, name, template, count):
+    """check()'s counts; None after the difference was printed."""
+    day = datetime.date.today()
+    try:
+        return check(executable, folder, name, template, count)
+    except AssertionError as difference:
+        if datetime.date.today() != day:  # the two have rendered different dates
+            return checked(executable, folder, name + "-again", template, count)
+        print(f"{name}: FAILED: {difference}", flush=True)
+        return None
+
+
 def templates_of(folders):
     trl = pathlib.Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"
     found = {}
@@ -211,21 +223,18 @@ def main():
     chosen = arguments.parse_args()
     templates = {name: text for name, text in templates_of(chosen.folders).items() if not chosen.only or name in chosen.only}
     assert templates and set(chosen.only) <= set(templates), sorted(templates)
-    totals, stable = {}, 0
+    totals, stable, failed = {}, 0, []
     with tempfile.TemporaryDirectory() as folder:
         for name, template in templates.items():
-            day = datetime.date.today()
-            try:
-                counts = check(chosen.executable, folder, name, template, chosen.conversations)
-            except AssertionError:
-                if datetime.date.today() == day:
-                    raise  # else the two have rendered different dates
-                counts = check(chosen.executable, folder, name + "-again", template, chosen.conversations)
+            counts = checked(chosen.executable, folder, name, template, chosen.conversations)
+            if counts is None:
+                failed.append(name)
+                continue
             stable += counts["turns that begin anew"] == 0 and counts["replies in another form"] == 0
             for key, value in counts.items():
                 totals[key] = totals.get(key, 0) + value
-    print(f"{len(templates)} templates, {stable} of them without a turn that begins anew: {totals}")
-    assert totals["equal"] > totals["refused"]
+    print(f"{len(templates)} templates, {stable} of them without a turn that begins anew: {totals}; failed: {failed}")
+    assert not failed and totals["equal"] > totals["refused"]
 
 
 if __name__ == "__main__":

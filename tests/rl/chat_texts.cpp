@@ -37,8 +37,8 @@ rl::Conversation first_messages(const rl::Conversation& conversation, std::size_
 // What ends a message: the template's closing (GLM's has none), or the last marker of the text,
 // with white space behind it; nullopt without either.
 std::optional<std::string> end_of(const engine::Tokenizer& tokenizer, const std::string& text,
-                                  const std::string& closing) {
-  if (text.ends_with(closing)) {
+                                  const std::optional<std::string>& closing) {
+  if (closing && text.ends_with(*closing)) {
     return closing;
   }
   const std::size_t begin = text.rfind('<');
@@ -69,7 +69,8 @@ nlohmann::json turns_of(rl::ChatText& text, const engine::Tokenizer& tokenizer,
     // What is said, and the marker that ends it, as the template writes them; or something else
     // where it writes them elsewhere.
     const std::string through = text.whole(first_messages(conversation, i + 1));
-    const std::optional<std::string> end = end_of(tokenizer, through, text.closing());
+    const std::optional<std::string> end =
+        end_of(tokenizer, through, text.closing(conversation.tools));
     const bool written =
         through.starts_with(prompt) && end && through.size() >= prompt.size() + end->size();
     const std::string said =
@@ -77,7 +78,8 @@ nlohmann::json turns_of(rl::ChatText& text, const engine::Tokenizer& tokenizer,
                 : "other";
     rl::SampledTokens sampled;
     sampled.ids = tokenizer.encode(said);
-    const std::vector<int64_t> stop = tokenizer.encode(end.value_or(text.closing()));
+    const std::vector<int64_t> stop =
+        tokenizer.encode(end.value_or(text.closing(conversation.tools).value_or("")));
     const bool stopped = !stop.empty();
     if (stopped) {
       sampled.ids.push_back(stop.front());
