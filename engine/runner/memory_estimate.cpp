@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -21,6 +22,14 @@ struct KeptInput {
   int64_t split = 0;   // more, between the parts of a backward in two
   int64_t shared = 0;  // whatever the number of inputs
 };
+
+std::map<std::vector<int64_t>, int64_t> elements_of_shapes(const std::vector<ParamSpec>& specs) {
+  std::map<std::vector<int64_t>, int64_t> elements;
+  for (const ParamSpec& spec : specs) {
+    elements[spec.shape] += spec.numel();
+  }
+  return elements;
+}
 
 // Elements that a rank computes with, its own experts among them.
 struct RankElements {
@@ -47,9 +56,8 @@ struct RankElements {
     const OwnElements own = own_elements(found, tensor_ranks);
     matrices += own.all();
     whole_matrices += own.whole;
-    for (const ParamSpec& spec : found) {
-      const int64_t same = std::ranges::count(found, spec.shape, &ParamSpec::shape);
-      add_alike(spec.shape, same * spec.numel());
+    for (const auto& [shape, of_shape] : elements_of_shapes(found)) {
+      add_alike(shape, of_shape);
     }
     whole_unit = std::max(whole_unit, elements(specs));
   }
@@ -57,11 +65,10 @@ struct RankElements {
   void add_expert_matrices(const std::vector<ParamSpec>& specs, const ExpertsConfig& config,
                            int64_t mine) {
     const bool stack = config.kind == ExpertKind::kClamped;
-    for (const ParamSpec& spec : specs) {
-      if (spec.shape.size() == (stack ? 3 : 2)) {
-        const int64_t same = std::ranges::count(specs, spec.shape, &ParamSpec::shape);
-        add_alike(spec.shape, same * spec.numel() / config.count * mine);
-        expert_matrices += spec.numel() / config.count * mine;
+    for (const auto& [shape, of_shape] : elements_of_shapes(specs)) {
+      if (shape.size() == (stack ? 3 : 2)) {
+        add_alike(shape, of_shape / config.count * mine);
+        expert_matrices += of_shape / config.count * mine;
       }
     }
   }
