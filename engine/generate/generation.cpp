@@ -278,12 +278,16 @@ void Generation::sample(const at::Tensor& hidden_BE, std::size_t first_row) {
   if (decoder_.config().multipliers.logits_divisor != 1.0) {
     logits_BV.div_(decoder_.config().multipliers.logits_divisor);
   }
-  const Draw draw =
+  Draw draw =
       draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
-                  at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_);
+                  at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_,
+                  options_.record_kept);
   const at::Tensor ids = draw.ids_B.to(at::kCPU);
   const at::Tensor logprobs = draw.logprobs_B.to(at::kCPU, at::kFloat);
   for (std::size_t b = first_row; b < rows_.size(); ++b) {
+    if (!draw.kept.empty()) {
+      completions_[rows_[b].completion].kept.push_back(std::move(draw.kept[b - first_row]));
+    }
     record(rows_[b], ids.const_data_ptr<int64_t>()[b - first_row],
            logprobs.const_data_ptr<float>()[b - first_row]);
   }

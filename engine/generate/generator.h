@@ -33,6 +33,9 @@ struct Completion {
   // With record_routes: the experts that each token but the last used in the layers with experts,
   // those of the prompt first, on the CPU. Undefined without.
   at::Tensor routes_sLK = {};
+  // With record_kept, where the sampling is truncated: the ids that top_p and top_k left for each
+  // drawn token, rising. Empty without.
+  std::vector<std::vector<int64_t>> kept = {};
 };
 
 // An image of a prompt, encoded.
@@ -65,6 +68,7 @@ struct GenerateOptions {
   // Completions bring routes_sLK, unless should_stop ended them before they began. The model has
   // experts.
   bool record_routes = false;
+  bool record_kept = false;  // completions bring `kept`
   // Completions that are computed together; 0: all. As soon as one ends, the next begins.
   int64_t max_rows = 0;
   // Bytes for keys and values; 0: as many as needed. Where they do not suffice, the completions

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "sp/lanes/arithmetic.h"
@@ -128,8 +129,9 @@ std::vector<int64_t> keep_top_p(const std::vector<int64_t>& kept, const float* w
   return likely;
 }
 
-// Sets the weights of tokens outside top_k and top_p to 0.
-void cut(const float* logits, int64_t n, const SamplingParams& params, float* weights) {
+// Sets the weights of tokens outside top_k and top_p to 0. Returns those inside.
+std::vector<int64_t> cut(const float* logits, int64_t n, const SamplingParams& params,
+                         float* weights) {
   const float lowest = lowest_of_top_k(logits, n, params.top_k);
   std::vector<int64_t> kept;
   for (int64_t i = 0; i < n; ++i) {
@@ -146,12 +148,14 @@ void cut(const float* logits, int64_t n, const SamplingParams& params, float* we
     weights[i] = keeps ? weights[i] : 0.0f;
     next += keeps ? 1 : 0;
   }
+  return kept;
 }
 
 }  // namespace
 
 DrawnToken draw_from_row(const float* logits, int64_t vocabulary, double uniform,
-                         const SamplingParams& params, float* weights) {
+                         const SamplingParams& params, float* weights,
+                         std::vector<int64_t>* kept) {
   const float highest = highest_of(logits, vocabulary);
   TORCH_CHECK(std::isfinite(highest),
               "draw_tokens: logits that are not finite; the model has diverged");
@@ -165,8 +169,11 @@ DrawnToken draw_from_row(const float* logits, int64_t vocabulary, double uniform
     add(weigh(logits + begin, std::min(kBlock, vocabulary - begin), highest,
               static_cast<float>(scale), weights + begin));
   }
-  if (params.top_p < 1 || (params.top_k > 0 && params.top_k < vocabulary)) {
-    cut(logits, vocabulary, params, weights);
+  if (truncates(params, vocabulary)) {
+    std::vector<int64_t> inside = cut(logits, vocabulary, params, weights);
+    if (kept != nullptr) {
+      *kept = std::move(inside);
+    }
     sums = {};
     for (int64_t begin = 0; begin < vocabulary; begin += kBlock) {
       add(std::accumulate(weights + begin, weights + std::min(vocabulary, begin + kBlock), 0.0f));

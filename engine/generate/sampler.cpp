@@ -39,16 +39,18 @@ void check_finite(const at::Tensor& values) {
 
 // Row by row, without a tensor for each step.
 Draw draw_rows(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
-               const SamplingParams& params) {
+               const SamplingParams& params, bool records_kept) {
   const int64_t rows = logits_BV.size(0), vocabulary = logits_BV.size(1);
   const at::Tensor logits = logits_BV.contiguous(), uniform = uniform_B.contiguous();
-  const Draw draw{at::empty({rows}, at::kLong), at::empty({rows}, at::kFloat)};
+  Draw draw{at::empty({rows}, at::kLong), at::empty({rows}, at::kFloat)};
+  draw.kept.resize(records_kept ? rows : 0);
   at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(vocabulary);
     for (int64_t row = begin; row < end; ++row) {
       const DrawnToken drawn =
           draw_from_row(logits.const_data_ptr<float>() + row * vocabulary, vocabulary,
-                        uniform.const_data_ptr<double>()[row], params, weights.data());
+                        uniform.const_data_ptr<double>()[row], params, weights.data(),
+                        records_kept ? &draw.kept[row] : nullptr);
       draw.ids_B.mutable_data_ptr<int64_t>()[row] = drawn.id;
       draw.logprobs_B.mutable_data_ptr<float>()[row] = drawn.logprob;
     }
@@ -56,7 +58,22 @@ Draw draw_rows(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
   return draw;
 }
 
+// The ids of each row whose log-prob is finite.
+std::vector<std::vector<int64_t>> finite_ids(const at::Tensor& logprobs_BV) {
+  std::vector<std::vector<int64_t>> ids(logprobs_BV.size(0));
+  const at::Tensor places = logprobs_BV.isfinite().nonzero().to(at::kCPU).contiguous();
+  const auto* place = places.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < places.size(0); ++i) {
+    ids[place[2 * i]].push_back(place[2 * i + 1]);
+  }
+  return ids;
+}
+
 }  // namespace
+
+bool truncates(const SamplingParams& params, int64_t vocabulary) {
+  return params.top_p < 1 || (params.top_k > 0 && params.top_k < vocabulary);
+}
 
 void check_sampling_params(const SamplingParams& params) {
   const auto require = [](bool holds, const std::string& message) {
@@ -94,9 +111,10 @@ at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& 
 }
 
 Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
-                 const SamplingParams& params) {
+                 const SamplingParams& params, bool records_kept) {
+  records_kept = records_kept && truncates(params, logits_BV.size(1));
   if (logits_BV.is_cpu() && logits_BV.scalar_type() == at::kFloat) {
-    return draw_rows(logits_BV, uniform_B, params);
+    return draw_rows(logits_BV, uniform_B, params, records_kept);
   }
   const at::Tensor logprobs_BV = sampling_logprobs(logits_BV, params);
   at::Tensor ids_B1;
@@ -112,7 +130,8 @@ Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
     const at::Tensor point = uniform_B.unsqueeze(1) * total;
     ids_B1 = at::searchsorted(cumulative, point, /*out_int32=*/false, /*right=*/true);
   }
-  return {ids_B1.squeeze(1), logprobs_BV.gather(1, ids_B1).squeeze(1)};
+  return {ids_B1.squeeze(1), logprobs_BV.gather(1, ids_B1).squeeze(1),
+          records_kept ? finite_ids(logprobs_BV) : std::vector<std::vector<int64_t>>{}};
 }
 
 }  // namespace ringside::engine

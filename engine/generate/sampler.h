@@ -25,6 +25,9 @@ struct SamplingParams {
 // 0 and max_new_tokens > 0.
 void check_sampling_params(const SamplingParams& params);
 
+// Whether top_p or top_k may leave tokens of such a vocabulary out.
+bool truncates(const SamplingParams& params, int64_t vocabulary);
+
 // Stream of uniform numbers of one sequence, addressed by token index. A sequence's draws depend
 // only on its seed.
 // Source: Philox, Salmon et al. 2011.
@@ -46,14 +49,17 @@ at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& 
 struct Draw {
   at::Tensor ids_B;       // int64
   at::Tensor logprobs_B;  // fp32 or fp64, of the drawn ids under sampling_logprobs()
+  // If asked for and truncates(): the ids that could be drawn in each row, rising. Else empty.
+  std::vector<std::vector<int64_t>> kept = {};
 };
 
 // Inverts the cumulative distribution at uniform_B (fp64 in [0, 1), ignored at temperature 0). On
 // the CPU in fp32 every row is one pass over its logits (row_draw.h).
 // Shapes: as sampling_logprobs(); all on one device.
+// records_kept: asks for Draw::kept.
 // Blocks: until the device has computed the distribution, except at temperature 0.
 // Throws: c10::Error on logits of which one is NaN or +inf.
 Draw draw_tokens(const at::Tensor& logits_BV, const at::Tensor& uniform_B,
-                 const SamplingParams& params);
+                 const SamplingParams& params, bool records_kept = false);
 
 }  // namespace ringside::engine

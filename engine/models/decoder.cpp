@@ -435,14 +435,15 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 }
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
-                           const at::Tensor& temperature_n, const EntryParts& entries) const {
+                           const at::Tensor& temperature_n, const EntryParts& entries,
+                           const KeptSets& kept) const {
   const VocabularyPart part = vocabulary_part(config_, context_);
   const at::Tensor divisor_n = logits_divisor(*this, temperature_n);
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], entries.gathered_order(targets_n), entries.gathered_order(divisor_n),
         token_score_rows(hidden.options(), part.words.size(), activations_.logit_chunk_bytes),
-        part);
+        part, kept);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   const auto scores = run_head(*this, gather_rows(hidden_nE, entries.ranks), run);

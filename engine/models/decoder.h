@@ -139,7 +139,8 @@ class Decoder {
   // backward.
   // Throws: as token_scores(); c10::Error for a stage that does not score.
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
-                    const at::Tensor& temperature_n, const EntryParts& entries = {}) const;
+                    const at::Tensor& temperature_n, const EntryParts& entries = {},
+                    const KeptSets& kept = {}) const;
 
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their

@@ -24,6 +24,10 @@ struct HeadInput {
   at::Tensor target_n;       // int64
   at::Tensor temperature_n;  // divides the logits; a value head ignores it
   EntryParts entries = {};   // of tensor-parallel ranks
+  // Of the entries, in the gathered order of tensor-parallel ranks. With any() log-probs and
+  // entropies are over each entry's set; a value head ignores it.
+  KeptSets kept = {};
+  bool scores_whole = false;  // beside those over sets: log-probs over the whole vocabulary
 };
 
 // Output of a head for the loss entries. A head fills its own fields; the others are undefined.
@@ -35,6 +39,7 @@ struct HeadOutput {
   at::Tensor routes_sLK = {};
   // What a language-model head scored: HeadInput::hidden_nE.
   at::Tensor hidden_nE = {};
+  at::Tensor whole_logprobs_n = {};  // with HeadInput::scores_whole
 };
 
 // Entries of an input by tensor-parallel ranks: of this one, and of all.
@@ -87,9 +92,14 @@ class LanguageModel final : public HeadedModel {
   std::vector<const Decoder*> stages() const override { return pointers<const Decoder>(); }
   bool has_vocabulary() const override { return true; }
   HeadOutput apply_head(const HeadInput& input) const override {
-    TokenScores scores = decoders_.back()->score(input.hidden_nE, input.target_n,
-                                                 input.temperature_n, input.entries);
-    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}, {}, input.hidden_nE};
+    const auto score = [&](const KeptSets& kept) {
+      return decoders_.back()->score(input.hidden_nE, input.target_n, input.temperature_n,
+                                     input.entries, kept);
+    };
+    TokenScores scores = score(input.kept);
+    at::Tensor whole_n = input.scores_whole ? score({}).logprobs_n : at::Tensor();
+    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}, {}, input.hidden_nE,
+            std::move(whole_n)};
   }
   int64_t tensor_bytes(const EntryCounts& entries) const override {
     const int64_t element = at::elementSize(decoders_.back()->compute_dtype());

@@ -147,20 +147,28 @@ at::Tensor logits_by(ProductKernels kernel, const at::Tensor& hidden_cE,
   return head_logits(hidden_cE, head);
 }
 
-// The logits that the forward kept. Computed again in a second backward, as the first one's
-// gradient took their place.
-at::Tensor take_first_logits(AutogradContext& ctx, const at::Tensor& hidden_cE,
-                             const at::Tensor& head_VE, ProductKernels kernel) {
-  const at::Tensor kept = std::exchange(ctx.saved_data[kFirstLogits], at::Tensor()).toTensor();
-  return kept.defined() ? kept : logits_by(kernel, hidden_cE, head_VE);
-}
-
-// What the two passes share beside tensors.
+// What the two passes share beside tensors that have gradients.
 struct ScoresCall {
   int64_t chunk_rows = 0;
   ProductKernels kernel = {};
   bool is_cut = false;  // the vocabulary: targets are places among this rank's words, or -1
+  KeptSets kept = {};
+
+  // Of the entries from `first` on.
+  at::Tensor logits(const at::Tensor& hidden_cE, const at::Tensor& head_VE, int64_t first) const {
+    at::Tensor logits_cV = logits_by(kernel, hidden_cE, head_VE);
+    keep_only(logits_cV, first, kept);
+    return logits_cV;
+  }
 };
+
+// The logits that the forward kept. Computed again in a second backward, as the first one's
+// gradient took their place.
+at::Tensor take_first_logits(AutogradContext& ctx, const ScoresCall& call,
+                             const at::Tensor& hidden_cE, const at::Tensor& head_VE) {
+  const at::Tensor first = std::exchange(ctx.saved_data[kFirstLogits], at::Tensor()).toTensor();
+  return first.defined() ? first : call.logits(hidden_cE, head_VE, 0);
+}
 
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_nE,
@@ -181,7 +189,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     for (int64_t begin = (chunks - 1) * chunk_rows; begin >= 0; begin -= chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-      const at::Tensor logits_cV = logits_by(call.kernel, part(hidden_nE), head_VE);
+      const at::Tensor logits_cV = call.logits(part(hidden_nE), head_VE, begin);
       operators::token_scores(logits_cV, part(own_targets), part(temperature),
                               part(scores.logprobs_n), part(scores.entropy_n), part(scores.lse_n));
       if (begin == 0 && has_backward) {
@@ -212,7 +220,8 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &hidden_nE = saved[0], &head_VE = saved[1], &targets_n = saved[2];
     const at::Tensor &temperature_n = saved[3], &entropy_n = saved[4], &lse_n = saved[5];
-    const auto [chunk_rows, kernel, is_cut] = sp::held<ScoresCall>(ctx);
+    const auto call = sp::held<ScoresCall>(ctx);
+    const int64_t chunk_rows = call.chunk_rows;
     const at::ScalarType acc = entropy_n.scalar_type();
     const int64_t n = head_VE.size(0) == 0 ? 0 : hidden_nE.size(0);
     const at::Tensor g_lp_n =
@@ -225,7 +234,7 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       d_head_VE = at::zeros(head_VE.sizes(), head_VE.options().dtype(acc));
     }
     const auto logits_gradient =
-        is_cut ? operators::token_scores_part_backward : operators::token_scores_backward;
+        call.is_cut ? operators::token_scores_part_backward : operators::token_scores_backward;
     for (int64_t begin = 0; begin < n; begin += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, n - begin);
       const auto part = [&, first = begin](const at::Tensor& x) {
@@ -234,15 +243,15 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       const at::Tensor hidden_cE = part(hidden_nE);
       // The gradient of the logits takes their place.
       const at::Tensor d_logits_cV = begin == 0
-                                         ? take_first_logits(*ctx, hidden_cE, head_VE, kernel)
-                                         : logits_by(kernel, hidden_cE, head_VE);
+                                         ? take_first_logits(*ctx, call, hidden_cE, head_VE)
+                                         : call.logits(hidden_cE, head_VE, begin);
       logits_gradient(d_logits_cV, part(targets_n), part(temperature_n), part(lse_n),
                       part(entropy_n), part(g_lp_n),
                       g_entropy_n.defined() ? std::make_optional(part(g_entropy_n)) : std::nullopt);
       part(d_hidden_nE)
-          .copy_(product_with_columns(d_logits_cV.to(hidden_nE.scalar_type()), head_VE, kernel));
+          .copy_(product_with_columns(d_logits_cV.to(hidden_nE.scalar_type()), head_VE, call.kernel));
       if (d_head_VE.defined()) {
-        add_gradient_product(d_head_VE, d_logits_cV, hidden_cE, kernel);
+        add_gradient_product(d_head_VE, d_logits_cV, hidden_cE, call.kernel);
       }
     }
     return {d_hidden_nE,  at::Tensor(), d_head_VE,    at::Tensor(),
@@ -272,7 +281,7 @@ int64_t token_score_rows(const at::TensorOptions& hidden, int64_t vocab_size, in
 
 TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
-                         int64_t chunk_rows, const VocabularyPart& part) {
+                         int64_t chunk_rows, const VocabularyPart& part, KeptSets kept) {
   const at::Tensor& head_VE = head.value;
   TORCH_CHECK(hidden_nE.dim() == 2 && head_VE.dim() == 2 && hidden_nE.size(1) == head_VE.size(1) &&
                   hidden_nE.is_floating_point(),
@@ -292,9 +301,15 @@ TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,
   TORCH_CHECK(chunk_rows > 0, "token_scores: chunk_rows must be positive, got ", chunk_rows);
   TORCH_CHECK(!part.is_cut() || head_VE.size(0) == part.words.size(), "token_scores: a head of ",
               head_VE.size(0), " words for the part ", part.words.begin, " to ", part.words.end);
+  TORCH_CHECK(!kept.any() || static_cast<int64_t>(kept.begin.size()) == n + 1,
+              "token_scores: ", n, " rows need as many kept sets, got ",
+              static_cast<int64_t>(kept.begin.size()) - 1);
+  if (kept.any() && part.is_cut()) {
+    kept.word_m = part.places_of(kept.word_m.to(at::kLong)).to(at::kInt);
+  }
   const variable_list scores = TokenScoresFunction::apply(
       hidden_nE, head_VE, head.leaf, part.is_cut() ? part.places_of(targets_n) : targets_n,
-      temperature_n, ScoresCall{chunk_rows, head.kernel, part.is_cut()}, part,
+      temperature_n, ScoresCall{chunk_rows, head.kernel, part.is_cut(), std::move(kept)}, part,
       at::GradMode::is_enabled());
   return {scores[0], scores[1]};
 }

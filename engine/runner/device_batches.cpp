@@ -74,12 +74,17 @@ void DeviceBatches::start() {
   if (divided_.rows.is_cut()) {
     divided_.entries = divide_entries(input.batch->source_n, divided_.rows);
   }
+  divided_.kept = input.kept.any() && divided_.rows.is_cut()
+                      ? arranged(input.kept, divided_.entries.entry_n)
+                      : input.kept;
   std::vector<at::Tensor> host;
   for (const Row& row : kRows) {
     host.push_back(row.of({input, divided_.rows, divided_.entries}));
   }
   host.push_back(divided_.entries.entry_n);
   host.push_back(divided_.entries.place_n);
+  host.push_back(divided_.kept.entry_m);
+  host.push_back(divided_.kept.word_m);
   for (const auto& [name, values_n] : input.columns.all()) {
     host.push_back(values_n);
   }
@@ -93,14 +98,18 @@ DeviceBatch DeviceBatches::next() {
   DeviceBatch batch;
   batch.rows = divided_.rows;
   batch.entries.ranks = {tensor_, divided_.entries.entries_of};
+  batch.kept.begin = divided_.kept.begin;
   start();
   batch.records_routes = input.records_routes;
+  batch.scores_whole = input.scores_whole;
   auto next = std::make_move_iterator(tensors.begin());
   for (const Row& row : kRows) {
     batch.*row.to = *next++;
   }
   batch.entries.entry_n = *next++;
   batch.entries.place_n = *next++;
+  batch.kept.entry_m = *next++;
+  batch.kept.word_m = *next++;
   for (const auto& [name, values_n] : input.columns.all()) {
     batch.columns.set(name, *next++);
   }

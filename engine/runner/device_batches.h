@@ -18,6 +18,7 @@
 
 #include "engine/device/upload.h"
 #include "engine/nn/tensor_rows.h"
+#include "engine/ops/kept_sets.h"
 #include "engine/runner/columns.h"
 #include "engine/runner/tensor_inputs.h"
 #include "sp/batch/collator.h"
@@ -33,6 +34,8 @@ struct ModelInput {
   // has the routes of its tokens, if only of none, or no rank has any.
   at::Tensor routes_sLK = {};
   bool records_routes = false;  // the output brings those that were used
+  KeptSets kept = {};           // of the entries, on the host: see HeadInput
+  bool scores_whole = false;
 };
 
 // The same on the device.
@@ -46,6 +49,8 @@ struct DeviceBatch {
   at::Tensor temperature_n;
   at::Tensor routes_sLK;  // of this tensor rank's rows; undefined: the routers choose
   bool records_routes = false;
+  KeptSets kept = {};
+  bool scores_whole = false;
   Columns columns;
   RowParts rows = {};  // of tensor-parallel ranks
   EntryParts entries = {};
@@ -71,6 +76,7 @@ class DeviceBatches {
   struct Divided {
     RowParts rows;
     TensorEntries entries;
+    KeptSets kept;
   };
   void start();
 

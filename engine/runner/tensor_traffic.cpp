@@ -60,11 +60,13 @@ int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
     }
   }
   const std::vector<int64_t> entries = divide_entries(input.batch->source_n, rows).entries_of;
+  const int64_t passes = input.scores_whole ? 2 : 1;
   const int64_t of_head =
       model.scores() ? model.tensor_bytes({static_cast<int64_t>(entries.size()),
                                            entries[rows.ranks->rank()], input.batch->num_entries()})
                      : 0;
-  return elements * static_cast<int64_t>(at::elementSize(context.compute)) + of_head;
+  return elements * static_cast<int64_t>(at::elementSize(context.compute)) +
+         passes * of_head;
 }
 
 }  // namespace ringside::engine

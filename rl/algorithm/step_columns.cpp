@@ -7,6 +7,21 @@
 
 namespace ringside::rl {
 
+void TokenSets::add(std::span<const int32_t> set) {
+  if (begin.empty()) {
+    begin.push_back(0);
+  }
+  ids.insert(ids.end(), set.begin(), set.end());
+  begin.push_back(static_cast<int64_t>(ids.size()));
+}
+
+void TokenSets::add(const TokenSets& from, int64_t first, int64_t end) {
+  for (int64_t token = first; token < end; ++token) {
+    add(std::span(from.ids).subspan(from.begin.at(token),
+                                    from.begin.at(token + 1) - from.begin.at(token)));
+  }
+}
+
 void check_samples(const StepColumns& table, std::string_view who) {
   if (table.begin.empty() || table.begin.front() != 0) {
     throw std::invalid_argument(

@@ -3,10 +3,23 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 namespace ringside::rl {
+
+// Ids of a set for each loss token, one set after another.
+struct TokenSets {
+  std::vector<int64_t> begin{};  // [N + 1] first id of each set, and their number; empty: no sets
+  std::vector<int32_t> ids{};
+
+  bool any() const { return !begin.empty(); }
+  // Adds a set.
+  void add(std::span<const int32_t> set);
+  // Adds the sets of the tokens [first, end) of other sets.
+  void add(const TokenSets& from, int64_t first, int64_t end);
+};
 
 // Samples follow each other in the same order on every rank. A sample may have no loss token. All
 // log-probs are natural logarithms. A column that nothing reads is empty. The columns that a pass
@@ -33,6 +46,9 @@ struct StepColumns {
   // [N] sum over the vocabulary of the squared probabilities under the old policy
   std::vector<double> squares{};
   std::vector<double> teacher{};  // [N] log-prob under the teacher
+  // Ids that the sampler could have drawn; rollout, old and the current policy's log-probs are over
+  // them, reference over the whole vocabulary. Without sets all are over the whole vocabulary.
+  TokenSets kept_sets{};
 
   int64_t samples() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
   int64_t tokens() const { return begin.empty() ? 0 : begin.back(); }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "rl/config/environment_choice.h"
 #include "rl/config/losses_in_words.h"
 #include "rl/config/presets.h"
 #include "rl/config/sections.h"
@@ -230,6 +231,42 @@ void check_router_replay(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Log-probs over kept sets need a sampler that records them, and nobody who reads the policy's
+// log-probs over the whole vocabulary before the updates.
+void check_kept_sets(const Config& c, std::vector<Mistake>& mistakes) {
+  const AlgorithmConfig& a = c.algorithm;
+  if (a.logprobs_over != "kept") {
+    return;
+  }
+  const auto refuse = [&](const std::string& key, const std::string& why) {
+    mistakes.push_back({key, why});
+  };
+  if (!samples_completions(c) || (c.rollout.top_p == 1 && c.rollout.top_k == 0)) {
+    refuse("algorithm.logprobs_over",
+           "is kept, but nothing is left out: rollout.top_p is 1 and rollout.top_k 0, or nothing is "
+           "sampled; expected vocabulary, or top_p below 1 or top_k above 0");
+  }
+  if (c.rollout.server != RolloutServer::kEmbedded || has_sessions(c.rollout)) {
+    refuse("algorithm.logprobs_over",
+           "is kept, but " +
+               (has_sessions(c.rollout) ? "samples of " + sessions_key(c.rollout) + " do"
+                                        : "rollout.server " + word(c.rollout.server) + " does") +
+               " not say which tokens top_p and top_k left; expected server embedded without "
+               "sessions, or rollout.top_p 1, top_k 0 and logprobs_over vocabulary");
+  }
+  if (a.kl_coef > 0 && a.kl_in != KlIn::kLoss && a.kl_to == KlTo::kReference) {
+    refuse("algorithm.kl_in",
+           "is " + word(a.kl_in) +
+               ", but with algorithm.logprobs_over kept the old log-probs are not over the whole "
+               "vocabulary, as the reference's are; expected loss, or kl_to rollout");
+  }
+  if (has_teacher(a)) {
+    refuse("algorithm.distillation.teacher",
+           "is set, but with algorithm.logprobs_over kept the policy's log-probs are not over the "
+           "whole vocabulary, as the teacher's are; expected \"\"");
+  }
+}
+
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
   for (const PolicyLoss* loss : policy_losses()) {
@@ -313,6 +350,7 @@ void check_algorithm_section(const Config& c, std::vector<Mistake>& mistakes) {
   check_correction(c.algorithm, mistakes);
   check_distillation(c, mistakes);
   check_router_replay(c, mistakes);
+  check_kept_sets(c, mistakes);
   if (rl) {
     check_passes(c, mistakes);
   }

@@ -248,6 +248,11 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
       "algorithm.old_logprobs", algorithm.old_logprobs,
       "old policy's log-probs: recompute = forward pass of the trainer, rollout = from the worker");
+  fields.choice("algorithm.logprobs_over", algorithm.logprobs_over, {"vocabulary", "kept"},
+                "with rollout.top_p or rollout.top_k the policy's log-probs and entropies are over "
+                "kept = the tokens that the sampler had left for each token, as the worker recorded "
+                "them (DeepSeek-V3.2); a reference is over the whole vocabulary. vocabulary = such "
+                "sampling is not trained on");
   fields.choice(
       "algorithm.router_replay", algorithm.router_replay,
       "models with experts; which experts a token uses in the passes of the policy: none = those "

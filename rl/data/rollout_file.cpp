@@ -120,6 +120,17 @@ bridge::RoutedExperts routed_experts(const json& line) {
   return routed;
 }
 
+bridge::KeptSets kept_sets(const json& line) {
+  bridge::KeptSets kept;
+  const auto sets = optional<std::vector<std::vector<int32_t>>>(
+      line, "kept_sets", "a list with a list of token ids for each completion token", {});
+  for (const std::vector<int32_t>& set : sets) {
+    kept.counts.push_back(static_cast<int32_t>(set.size()));
+    kept.ids.insert(kept.ids.end(), set.begin(), set.end());
+  }
+  return kept;
+}
+
 // Reads rewards or advantages into the rollout.
 void read_rewards(const json& line, bridge::Rollout& rollout) {
   const bool failed = rollout.finish_reason == bridge::FinishReason::kAborted ||
@@ -159,6 +170,9 @@ bridge::Rollout parse(const json& line) {
         "\"images\"");
   }
   rollout.routed_experts = routed_experts(line);
+  rollout.kept_sets = kept_sets(line);
+  rollout.top_p = optional<float>(line, "top_p", "a number", 1.0F);
+  rollout.top_k = optional<int32_t>(line, "top_k", "an integer", 0);
   rollout.temperature = optional<float>(line, "temperature", "a number", 1.0F);
   rollout.finish_reason = finish_reason(line);
   rollout.versions = versions(line, static_cast<int64_t>(rollout.completion_ids.size()));

@@ -57,9 +57,32 @@ sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchP
   return document;
 }
 
+// The kept sets of the tokens that carry loss. Fails for one whose set was not recorded.
+TokenSets kept_sets_of(std::span<const bridge::Rollout> rollouts,
+                       const std::vector<std::vector<bool>>& masks) {
+  TokenSets sets{{0}, {}};
+  for (std::size_t r = 0; r < rollouts.size(); ++r) {
+    const bridge::KeptSets& kept = rollouts[r].kept_sets;
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < masks[r].size(); ++i) {
+      const std::size_t count = kept.empty() ? 0 : kept.counts[i];
+      if (masks[r][i] && count == 0) {
+        throw std::invalid_argument("rollout " + rollouts[r].rollout_id +
+                                    " brings no kept set for completion token " +
+                                    std::to_string(i));
+      }
+      if (masks[r][i]) {
+        sets.add(std::span(kept.ids).subspan(begin, count));
+      }
+      begin += count;
+    }
+  }
+  return sets;
+}
+
 StepColumns make_columns(std::span<const bridge::Rollout> rollouts,
                          const std::vector<std::vector<bool>>& masks,
-                         AdvantageEstimator estimator) {
+                         const AlgorithmConfig& config) {
   StepColumns columns;
   columns.begin.push_back(0);
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
@@ -67,12 +90,15 @@ StepColumns make_columns(std::span<const bridge::Rollout> rollouts,
       if (masks[r][i]) {
         columns.rollout.push_back(rollouts[r].logprobs[i]);
         columns.temperature.push_back(rollouts[r].temperature);
-        if (estimator == AdvantageEstimator::kGiven) {
+        if (config.advantage.estimator == AdvantageEstimator::kGiven) {
           columns.given.push_back(rollouts[r].advantages[i]);
         }
       }
     }
     columns.begin.push_back(static_cast<int64_t>(columns.rollout.size()));
+  }
+  if (config.logprobs_over == "kept") {
+    columns.kept_sets = kept_sets_of(rollouts, masks);
   }
   return columns;
 }
@@ -183,6 +209,9 @@ StepColumns arranged_columns(const StepColumns& columns, std::span<const int64_t
             .insert((arranged.*column).end(), from.begin() + begin, from.begin() + end);
       }
     }
+    if (columns.kept_sets.any()) {
+      arranged.kept_sets.add(columns.kept_sets, begin, end);
+    }
   }
   return arranged;
 }
@@ -201,7 +230,7 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
     masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
   }
   StepBatch batch;
-  batch.columns = make_columns(rollouts, masks, config.algorithm.advantage.estimator);
+  batch.columns = make_columns(rollouts, masks, config.algorithm);
   batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
   const bool replays = config.algorithm.router_replay == RouterReplay::kRollout;
   const TokenRoutes routes(replays ? rollouts : std::span<const bridge::Rollout>{});

@@ -26,7 +26,8 @@ struct MiniBatch {
 
 struct StepBatch {
   std::vector<MiniBatch> mini_batches;  // of one pass over the step's samples
-  // Filled columns: begin, rollout, temperature, weight and, for estimator given, given.
+  // Filled columns: begin, rollout, temperature, weight, for estimator given, given, and with
+  // algorithm.logprobs_over kept kept_sets.
   StepColumns columns;
   SampleRewards rewards;                // weighted by name, shaped in total
   std::vector<int64_t> documents_of{};  // [B] how many documents each sample is
@@ -44,8 +45,8 @@ struct StepBatch {
 // documents' field kRoutesField has the tokens' routes. If a rollout has images, in its prompt or
 // its conversation, all documents have the fields of add_image_fields(). The rollouts keep the
 // rules of check_recorded() (rl/rollouts/rollout_admission.h), which every source of rollouts
-// applies. Throws: std::invalid_argument naming the rollout, for branches that do not fit, or
-// routes unlike those of the other rollouts; when `images` is of other rollouts; as
+// applies. Throws: std::invalid_argument naming the rollout, for branches that do not fit, a kept
+// set that is not there, or routes unlike those of the other rollouts; when `images` is of other rollouts; as
 // add_image_fields and document_images.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
                           const StepImages& images = {});

@@ -75,11 +75,12 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
                              PreflightReport& report) {
   const std::string why =
       ", which cannot be trained on: the trainer does not know which tokens the sampler had left "
-      "out; expected ";
-  if (config.rollout.top_p < 1.0) {
+      "out; expected algorithm.logprobs_over kept, or ";
+  const bool kept = config.algorithm.logprobs_over == "kept";
+  if (config.rollout.top_p < 1.0 && !kept) {
     report.mistakes.push_back({"rollout.top_p", "is " + text_of(config.rollout.top_p) + why + "1"});
   }
-  if (config.rollout.top_k > 0) {
+  if (config.rollout.top_k > 0 && !kept) {
     report.mistakes.push_back(
         {"rollout.top_k", "is " + std::to_string(config.rollout.top_k) + why + "0"});
   }

@@ -63,7 +63,32 @@ Status check_positions(const Rollout& rollout, int64_t max_positions) {
   return Success{};
 }
 
-Status check_support(const Rollout& rollout) {
+// Checks that each sampled token has a kept set of the model's ids.
+Status check_kept_sets(const Rollout& rollout, int64_t vocab_size) {
+  const bridge::KeptSets& kept = rollout.kept_sets;
+  for (std::size_t i = 0; i < rollout.completion_ids.size() && !bridge::has_failed(rollout); ++i) {
+    const bool sampled = rollout.loss_mask.empty() || rollout.loss_mask[i] != 0;
+    if (sampled && (kept.empty() || kept.counts[i] == 0)) {
+      return refused(rollout, Reason::kSampling,
+                     "brings no kept set for completion token " + std::to_string(i) +
+                         ", but algorithm.logprobs_over is kept; expected a worker that records "
+                         "which tokens top_p and top_k left (rollout.server embedded)");
+    }
+  }
+  const auto bad = std::ranges::find_if(kept.ids, [&](int32_t id) { return id >= vocab_size; });
+  if (bad == kept.ids.end()) {
+    return Success{};
+  }
+  return refused(rollout, Reason::kVocabulary,
+                 "kept_ids[" + std::to_string(bad - kept.ids.begin()) +
+                     "] = " + std::to_string(*bad) + " is outside the model's vocabulary of " +
+                     std::to_string(vocab_size));
+}
+
+Status check_support(const Rollout& rollout, const Config& config, int64_t vocab_size) {
+  if (config.algorithm.logprobs_over == "kept") {
+    return check_kept_sets(rollout, vocab_size);
+  }
   if (rollout.top_p == 1.0F && rollout.top_k == 0) {
     return Success{};
   }
@@ -71,7 +96,8 @@ Status check_support(const Rollout& rollout) {
       rollout, Reason::kSampling,
       "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
           std::to_string(rollout.top_k) +
-          ", expected 1 and 0: the trainer does not know which tokens the sampler had left out");
+          ", expected 1 and 0: the trainer does not know which tokens the sampler had left out; or "
+          "algorithm.logprobs_over kept");
 }
 
 Status check_magnitudes(const Rollout& rollout) {
@@ -269,7 +295,7 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   if (Status s = check_contents(rollout, config, model); !s) {
     return s;
   }
-  if (Status s = check_support(rollout); !s) {
+  if (Status s = check_support(rollout, config, model.vocab_size); !s) {
     return s;
   }
   if (config.algorithm.router_replay == RouterReplay::kRollout) {
@@ -309,6 +335,14 @@ Status LiveAdmission::admit(const Rollout& rollout) {
     return refused(rollout, Reason::kSampling,
                    "sampled at temperature " + text_of(rollout.temperature) +
                        ", rollout.temperature is " + text_of(temperature));
+  }
+  if (rollout.top_p != static_cast<float>(config_.rollout.top_p) ||
+      rollout.top_k != config_.rollout.top_k) {
+    return refused(rollout, Reason::kSampling,
+                   "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
+                       std::to_string(rollout.top_k) + ", rollout.top_p is " +
+                       text_of(config_.rollout.top_p) + " and rollout.top_k " +
+                       std::to_string(config_.rollout.top_k));
   }
   if (Status s = check_names(rollout); !s) {
     return s;

@@ -34,9 +34,11 @@ struct ModelBounds {
 ModelBounds model_bounds(const engine::ModelConfig& model);
 
 // Rules for rollouts of every source. The rollout must have passed bridge::validate(). Reasons:
-//   vocabulary  a token id is not below vocab_size
+//   vocabulary  a token id, or one of a kept set, is not below vocab_size
 //   too_long    prompt and completion (of each branch) exceed max_positions
-//   sampling    top_p or top_k truncates the distribution: log-probs cannot be recomputed
+//   sampling    top_p or top_k truncates the distribution: log-probs cannot be recomputed. With
+//               algorithm.logprobs_over kept: a sampled token of a completion that did not fail has
+//               no kept set
 //   rewards     a name occurs twice; a magnitude exceeds kMaxReward; only some of the names in
 //               rollout.reward are there; a completion that did not fail has neither reward nor
 //               advantages; advantages are missing for estimator given; there are only advantages
@@ -56,7 +58,7 @@ bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& conf
 //                  not divided by a turn_offset, a branch or a masked token: the result of one
 //                  request to a server. A conversation of several turns is limited only by the
 //                  model's positions.
-//   sampling       temperature is not rollout.temperature
+//   sampling       temperature, top_p or top_k is not that of the recipe
 //   rewards        the names are not those of rollout.reward (any names if that is "worker")
 //   prompt         prompt_ids is not the prompt of the group
 //   images         the conversation has images although the model takes none; or one of a size that

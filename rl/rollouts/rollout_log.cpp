@@ -105,6 +105,17 @@ Json line_of(const bridge::Rollout& rollout, std::span<const double> advantage, 
                               {"id_bytes", routed.id_bytes},
                               {"ids", bridge::base64(routed.ids)}};
   }
+  if (rollout.top_p != 1.0F) {
+    line["top_p"] = rollout.top_p;
+  }
+  if (rollout.top_k != 0) {
+    line["top_k"] = rollout.top_k;
+  }
+  auto id = rollout.kept_sets.ids.begin();
+  for (const int32_t count : rollout.kept_sets.counts) {
+    line["kept_sets"].push_back(std::vector(id, id + count));
+    id += count;
+  }
   return line;
 }
 

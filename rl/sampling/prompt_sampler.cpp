@@ -89,6 +89,7 @@ std::vector<ScoredCompletion> PromptSampler::sample(const engine::Decoder& decod
   options.begun = draw.begun;
   options.should_stop = draw.should_stop;
   options.record_routes = draw.record_routes;
+  options.record_kept = draw.record_kept;
   options.max_rows = kMostRows;
   options.cache_bytes = config_.cache_mb << 20;
   const Images images = encode_images(decoder, prompts, prompt_ids);

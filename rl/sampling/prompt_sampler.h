@@ -23,6 +23,7 @@ inline constexpr int64_t kMostRows = 256;
 struct DrawOptions {
   double temperature = 1;      // 0: greedy
   bool record_routes = false;  // completions bring the experts that their tokens used
+  bool record_kept = false;    // completions bring the ids that top_p and top_k left
   // What each completion has already (engine::GenerateOptions::begun); empty: nothing.
   std::span<const engine::Completion> begun = {};
   // True ends completions that are not complete; they are returned with StopReason::kAborted, and

@@ -90,6 +90,25 @@ at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& 
   return at::tensor(values, at::kDouble).to(dtype);
 }
 
+engine::KeptSets read_sets(const TokenSets& sets, const sp::MicroBatch& batch,
+                           int64_t first_token) {
+  if (!sets.any()) {
+    return {};
+  }
+  engine::KeptSets read{{0}, {}, {}};
+  std::vector<int32_t> entries, words;
+  for (std::size_t i = 0; i < batch.entry_index.size(); ++i) {
+    const int64_t token = first_token + batch.entry_index[i];
+    const int64_t begin = sets.begin.at(token), end = sets.begin.at(token + 1);
+    words.insert(words.end(), sets.ids.begin() + begin, sets.ids.begin() + end);
+    entries.insert(entries.end(), end - begin, static_cast<int32_t>(i));
+    read.begin.push_back(static_cast<int64_t>(words.size()));
+  }
+  read.entry_m = at::tensor(entries, at::kInt);
+  read.word_m = at::tensor(words, at::kInt);
+  return read;
+}
+
 void ColumnOutputs::add(std::vector<double>& column, const sp::MicroBatch& batch,
                         int64_t first_token, const at::Tensor& values_n) {
   if (!values_n.defined()) {
@@ -148,6 +167,9 @@ std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const Ste
   for (std::size_t i = 0; i < local.routes.size(); ++i) {
     inputs[i].routes_sLK = local.routes[i];
   }
+  for (engine::ModelInput& input : inputs) {
+    input.kept = read_sets(columns.kept_sets, *input.batch, local.first_token);
+  }
   return inputs;
 }
 
@@ -157,6 +179,7 @@ std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const S
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     engine::ModelInput& input = inputs[i];
     input.columns = loss_columns(columns, *input.batch, local.first_token, dtype);
+    input.scores_whole = input.kept.any() && !columns.reference.empty();
     if (i < local.said.size()) {
       input.columns.set("temperature", input.temperature_n);
       for (const auto& [name, said] : local.said[i].all()) {

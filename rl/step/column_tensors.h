@@ -66,6 +66,10 @@ at::ScalarType column_dtype(at::ScalarType compute_dtype);
 at::Tensor read_column(const std::vector<double>& column, const sp::MicroBatch& batch,
                        int64_t first_token, at::ScalarType dtype, double otherwise = 0.0);
 
+// The sets of the micro-batch's entries; none without sets.
+// Throws: std::out_of_range for an entry beyond them.
+engine::KeptSets read_sets(const TokenSets& sets, const sp::MicroBatch& batch, int64_t first_token);
+
 // Outputs of a model that become columns. They stay on the device until one copy brings all of them
 // to the host.
 class ColumnOutputs {
@@ -102,12 +106,13 @@ engine::Columns loss_columns(const StepColumns& columns, const sp::MicroBatch& b
 // The mini-batch as inputs of a model runner that only evaluates. `local` must outlive the result.
 std::vector<engine::ModelInput> model_inputs(const LocalBatch& local, const StepColumns& columns,
                                              at::ScalarType dtype);
-// The same for the policy, which replays local.routes.
+// The same for the policy, which replays local.routes and is scored over columns.kept_sets.
 std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const StepColumns& columns,
                                               at::ScalarType dtype);
 
 // policy_inputs() for training, with loss_columns() and local.said; where a teacher said something,
-// also with the column temperature.
+// also with the column temperature. Where there is a reference beside kept sets, the policy is scored
+// over the whole vocabulary as well.
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype);
 

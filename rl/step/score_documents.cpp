@@ -12,7 +12,8 @@ namespace ringside::rl {
 
 std::vector<std::vector<double>> score_documents(
     const engine::ModelRunner& model, std::span<const sp::Document> documents, const sp::Mesh& mesh,
-    const sp::ProcessGroups& comms, const ScoreOptions& options, std::vector<double> temperature) {
+    const sp::ProcessGroups& comms, const ScoreOptions& options, std::vector<double> temperature,
+    TokenSets kept_sets) {
   const auto& config = model.decoder().config();
   const sp::CollatorOptions collator =
       engine::collator_options(config, options.tokens_per_micro_batch, options.sequence,
@@ -28,6 +29,7 @@ std::vector<std::vector<double>> score_documents(
   std::vector<double> logprobs(num_entries, 0.0);
   StepColumns columns;
   columns.temperature = std::move(temperature);
+  columns.kept_sets = std::move(kept_sets);
   const auto inputs = policy_inputs(local, columns, column_dtype(model.decoder().compute_dtype()));
   ColumnOutputs outputs;
   model.evaluate(inputs, [&](std::size_t i, const engine::HeadOutput& output) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/runner/model_runner.h"
+#include "rl/algorithm/step_columns.h"
 #include "sp/batch/collator.h"
 #include "sp/mesh/process_groups.h"
 
@@ -19,7 +20,7 @@ struct ScoreOptions {
 
 // The log-probs of each document's loss entries, in order. Without autograd. Every rank passes the
 // same documents and gets the same result. temperature: of each loss entry of all documents in
-// order; empty = 1. Documents with the field kRoutesField replay its routes.
+// order; empty = 1. kept_sets: likewise; none = over the whole vocabulary. Documents with the field kRoutesField replay its routes.
 // Throws: what sp::collate and routes_of throw.
 // Collective over: the world.
 std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
@@ -27,6 +28,7 @@ std::vector<std::vector<double>> score_documents(const engine::ModelRunner& mode
                                                  const sp::Mesh& mesh,
                                                  const sp::ProcessGroups& comms,
                                                  const ScoreOptions& options,
-                                                 std::vector<double> temperature = {});
+                                                 std::vector<double> temperature = {},
+                                                 TokenSets kept_sets = {});
 
 }  // namespace ringside::rl

@@ -75,6 +75,7 @@ void fill_at_half_temperature(std::vector<double>& column, const engine::ModelRu
                               const StepColumns& columns,
                               const std::vector<LocalBatch>& mini_batches, ColumnOutputs& outputs) {
   StepColumns halved;
+  halved.kept_sets = columns.kept_sets;
   halved.temperature.assign(columns.rollout.size(), 0.5);
   for (std::size_t t = 0; t < columns.temperature.size(); ++t) {
     halved.temperature[t] *= columns.temperature[t];

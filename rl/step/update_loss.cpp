@@ -56,7 +56,8 @@ at::Tensor entropy_of(const at::Tensor& entropy_n, const engine::Columns& entrie
 
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const engine::Columns& entries, const AlgorithmConfig& config,
-                                const LossContext& context, Figures& figures) {
+                                const LossContext& context, Figures& figures,
+                                const at::Tensor& whole_logprob_n) {
   const SequenceMeans sequences(entries["sample"], context.num_sequences, context.sequence);
   const at::Tensor old = entries.has("old_logprob") ? entries["old_logprob"] : logprob_n.detach();
   const at::Tensor chosen = entries.has("chosen") ? entries["chosen"] : at::Tensor();
@@ -72,9 +73,11 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   const at::Tensor policy_loss = (entries["weight"] * per_token).sum();
   at::Tensor loss = policy_loss;
   if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
-    const at::Tensor& other =
-        config.kl_to == KlTo::kRollout ? entries["rollout_logprob"] : entries["reference_logprob"];
-    const at::Tensor kl = kl_estimate(logprob_n, other, log_ratio, config, sequences);
+    const bool to_rollout = config.kl_to == KlTo::kRollout;
+    const at::Tensor& other = entries[to_rollout ? "rollout_logprob" : "reference_logprob"];
+    const at::Tensor& own =
+        whole_logprob_n.defined() && !to_rollout ? whole_logprob_n : logprob_n;
+    const at::Tensor kl = kl_estimate(own, other, log_ratio, config, sequences);
     loss = loss + context.kl_coef * (entries["weight"] * kl).sum();
     figures.mean("kl", kl);
   }

@@ -154,6 +154,27 @@ Metrics route_metrics(const std::vector<UpdateResult>& updates) {
   return replayed > 0.0 ? Metrics{{"router/changed_routes", changed / replayed}} : Metrics{};
 }
 
+// Nothing where no sets were recorded. Sizes are of the sets of loss tokens, bytes of all that came
+// with the rollouts.
+Metrics kept_set_metrics(std::span<const bridge::Rollout> rollouts, const TokenSets& sets) {
+  if (!sets.any()) {
+    return {};
+  }
+  double bytes = 0.0;
+  for (const bridge::Rollout& rollout : rollouts) {
+    const bridge::KeptSets& kept = rollout.kept_sets;
+    bytes += static_cast<double>(sizeof(int32_t) * (kept.counts.size() + kept.ids.size()));
+  }
+  int64_t largest = 0;
+  for (std::size_t token = 0; token + 1 < sets.begin.size(); ++token) {
+    largest = std::max(largest, sets.begin[token + 1] - sets.begin[token]);
+  }
+  return {{"kept_sets/mean_size", share_of(static_cast<double>(sets.ids.size()),
+                                           static_cast<double>(sets.begin.size() - 1))},
+          {"kept_sets/max_size", static_cast<double>(largest)},
+          {"kept_sets/bytes", bytes}};
+}
+
 }  // namespace
 
 Metrics sequence_metrics(const std::vector<UpdateResult>& updates) {
@@ -255,6 +276,8 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
     const Metrics of_critic = critic_metrics(updates.critic);
     metrics.insert(metrics.end(), of_critic.begin(), of_critic.end());
   }
+  std::ranges::copy(kept_set_metrics(rollouts, batch.columns.kept_sets),
+                    std::back_inserter(metrics));
   append_completion_metrics(metrics, rollouts);
   append_staleness_metrics(metrics, rollouts, state.weight_version);
   return metrics;

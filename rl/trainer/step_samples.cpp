@@ -130,9 +130,16 @@ std::vector<double> StepSamples::score_again(const StepBatch& batch) const {
     return {};
   }
   const ScoreOptions options{config_.train.tokens_per_micro_batch, sequence_options(config_.sp)};
+  TokenSets kept_sets;
+  for (const Picked& picked : picked_) {
+    if (batch.columns.kept_sets.any()) {
+      kept_sets.add(batch.columns.kept_sets, picked.tokens.begin, picked.tokens.end);
+    }
+  }
   std::vector<double> all;
-  for (const auto& of_document : score_documents(policy_, documents, ranks_.mesh(), ranks_.comms(),
-                                                 options, of_picked(batch.columns.temperature))) {
+  for (const auto& of_document :
+       score_documents(policy_, documents, ranks_.mesh(), ranks_.comms(), options,
+                       of_picked(batch.columns.temperature), std::move(kept_sets))) {
     all.insert(all.end(), of_document.begin(), of_document.end());
   }
   return all;

@@ -28,6 +28,16 @@ bridge::RoutedExperts routed_experts(const at::Tensor& routes_sLK,
   return routed;
 }
 
+// Kept sets as generate() records them; none without.
+bridge::KeptSets kept_sets(const std::vector<std::vector<int64_t>>& kept) {
+  bridge::KeptSets sets;
+  for (const std::vector<int64_t>& set : kept) {
+    sets.counts.push_back(static_cast<int32_t>(set.size()));
+    sets.ids.insert(sets.ids.end(), set.begin(), set.end());
+  }
+  return sets;
+}
+
 // Adds that the tokens [begin, end) of a completion were drawn under `version`.
 void add_span(std::vector<bridge::VersionSpan>& versions, int64_t version, std::size_t begin,
               std::size_t end) {
@@ -90,6 +100,7 @@ std::vector<bridge::Rollout> DecoderSampler::sample(
   add_rollouts(std::move(training),
                {.temperature = config_.rollout.temperature,
                 .record_routes = routes,
+                .record_kept = config_.algorithm.logprobs_over == "kept",
                 .should_stop = config_.rollout.partial_rollout ? should_stop : nullptr},
                version, rollouts);
   warn_of_failures(rollouts);
@@ -124,6 +135,7 @@ void DecoderSampler::add_rollouts(std::vector<Begun> samples, const DrawOptions&
     }
     rollouts.push_back(make_rollout(worker_id_, sample.job, scored[i], std::move(sample.versions)));
     rollouts.back().routed_experts = routed_experts(completion.routes_sLK, decoder_->config());
+    rollouts.back().kept_sets = kept_sets(completion.kept);
   }
 }
 

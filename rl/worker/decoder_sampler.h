@@ -14,7 +14,8 @@
 
 namespace ringside::rl {
 
-// With algorithm.router_replay rollout, rollouts bring the experts that their tokens used. With
+// With algorithm.router_replay rollout, rollouts bring the experts that their tokens used; with
+// algorithm.logprobs_over kept, the ids that top_p and top_k left for each token. With
 // rollout.partial_rollout, a completion that is interrupted goes on under the next weights; keys
 // and values of its tokens are computed again. Thread safety: none.
 class DecoderSampler : public BatchSampler {

@@ -212,6 +212,16 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   if (Status s = read_images(message, limits, r); !s) {
     return s;
   }
+  if (Status s = read_frame<int32_t>(message, "kept_counts", "I32", false, 1, tokens,
+                                     r.kept_sets.counts);
+      !s) {
+    return s;
+  }
+  if (Status s = read_frame<int32_t>(message, "kept_ids", "I32", !r.kept_sets.empty(), 1,
+                                     limits.max_frame_bytes / sizeof(int32_t), r.kept_sets.ids);
+      !s) {
+    return s;
+  }
   return read_routed_experts(message, limits, r.routed_experts);
 }
 
@@ -318,6 +328,10 @@ Payload encode_rollout(const Rollout& r) {
   payload.add("versions", "I64", {rows, 3}, Buffer::own(std::move(spans)));
   add_images(r.images, payload);
   add_routed_experts(r.routed_experts, payload);
+  if (!r.kept_sets.empty()) {
+    add("kept_counts", "I32", r.kept_sets.counts);
+    add("kept_ids", "I32", r.kept_sets.ids);
+  }
   return payload;
 }
 

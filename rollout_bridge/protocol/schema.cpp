@@ -423,6 +423,59 @@ Status check_routed(const Rollout& r, const Limits& limits) {
   return Success{};
 }
 
+Status check_kept_set(const Rollout& r, size_t token, size_t begin) {
+  const KeptSets& kept = r.kept_sets;
+  const auto count = static_cast<size_t>(kept.counts[token]);
+  bool has_token = false;
+  for (size_t i = begin; i < begin + count; ++i) {
+    const std::string place = "kept_ids[" + str(i) + "] = " + str(kept.ids[i]) + " of token " +
+                              str(token);
+    if (kept.ids[i] < 0) {
+      return invalid(r, place + " is below 0");
+    }
+    if (i > begin && kept.ids[i] <= kept.ids[i - 1]) {
+      return invalid(r, place + " must be above " + str(kept.ids[i - 1]));
+    }
+    has_token = has_token || kept.ids[i] == r.completion_ids[token];
+  }
+  if (count > 0 && !has_token) {
+    return invalid(r, "the kept set of token " + str(token) + " lacks the token itself, " +
+                          str(r.completion_ids[token]));
+  }
+  return Success{};
+}
+
+Status check_kept_sets(const Rollout& r, const Limits& limits) {
+  const KeptSets& kept = r.kept_sets;
+  if (kept.ids.size() * sizeof(int32_t) > limits.max_frame_bytes) {
+    return invalid(r,
+                   "kept_ids has " + str(kept.ids.size()) + " ids, limit " +
+                       str(limits.max_frame_bytes / sizeof(int32_t)) + "; sample with a top_k",
+                   Reason::kLimit);
+  }
+  if (!kept.counts.empty() && kept.counts.size() != r.completion_ids.size()) {
+    return lengths(r, "kept_counts has " + str(kept.counts.size()) + " entries, completion_ids " +
+                          str(r.completion_ids.size()));
+  }
+  size_t begin = 0;
+  for (size_t token = 0; token < kept.counts.size(); ++token) {
+    if (kept.counts[token] < 0 ||
+        static_cast<size_t>(kept.counts[token]) > kept.ids.size() - begin) {
+      return lengths(r, "kept_counts[" + str(token) + "] = " + str(kept.counts[token]) +
+                            ", kept_ids has " + str(kept.ids.size() - begin) + " left");
+    }
+    if (Status s = check_kept_set(r, token, begin); !s) {
+      return s;
+    }
+    begin += static_cast<size_t>(kept.counts[token]);
+  }
+  if (begin != kept.ids.size()) {
+    return lengths(r, "kept_ids has " + str(kept.ids.size()) + " ids, kept_counts adds up to " +
+                          str(begin));
+  }
+  return Success{};
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -481,6 +534,9 @@ Status validate(const Rollout& r, const Limits& limits) {
   if (Status s = check_routed(r, limits); !s) {
     return s;
   }
+  if (Status s = check_kept_sets(r, limits); !s) {
+    return s;
+  }
   return check_message(r, limits);
 }
 
@@ -501,7 +557,8 @@ uint64_t wire_bytes(const Rollout& r) {
          r.versions.size() * 3 * sizeof(int64_t) + r.turn_offsets.size() * sizeof(int32_t) +
          r.turn_rewards.size() * sizeof(double) + r.branches.size() * 2 * sizeof(int64_t) +
          r.images.size() * (16 + 4 * sizeof(int64_t)) + r.routed_experts.ids.size() +
-         r.routed_experts.layers.size() * sizeof(int32_t);
+         r.routed_experts.layers.size() * sizeof(int32_t) +
+         (r.kept_sets.counts.size() + r.kept_sets.ids.size()) * sizeof(int32_t);
 }
 
 uint64_t dtype_size(const std::string& dtype) {

@@ -57,6 +57,15 @@ struct RoutedExperts {
   }
 };
 
+// Ids that top_p and top_k left to draw each completion token from.
+struct KeptSets {
+  std::vector<int32_t> counts;  // [C] ids of each token; 0: not recorded
+  std::vector<int32_t> ids;     // those of all tokens one after another, strictly rising in each
+  bool operator==(const KeptSets&) const = default;
+
+  bool empty() const { return counts.empty(); }
+};
+
 // An image that a tool or the like returned within a conversation. Completion tokens [begin, end)
 // stand for it. A worker sends its pixels once, in an IMAGE; see image.h.
 struct ConversationImage {
@@ -107,6 +116,8 @@ struct Rollout {
   // One row for each token but the last. Empty: not recorded. In a forked conversation the last
   // token of a branch that no other branch continues has a row that nobody reads.
   RoutedExperts routed_experts;
+  // Empty: not recorded. A token that has a set is in it.
+  KeptSets kept_sets;
   // In order and disjoint, each within one branch, with loss_mask 0 on its tokens. An image may be
   // there several times.
   std::vector<ConversationImage> images;

@@ -78,6 +78,47 @@ TEST_CASE("log-probs equal the decoder's own score of the finished sequence") {
   }
 }
 
+TEST_CASE("recorded sets are what top_p and top_k leave, and log-probs are over them", "[kept]") {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const Decoder decoder = make_decoder(dtype);
+    const SamplingParams params{.temperature = 0.8, .top_p = 0.7, .top_k = 9, .max_new_tokens = 40};
+    // Rows that leave the cache and come back keep what was recorded.
+    const auto completions =
+        generate(decoder, kPrompts, params, {.record_kept = true, .cache_bytes = 1 << 15});
+    std::size_t smallest = 99, largest = 0;
+    for (std::size_t i = 0; i < kPrompts.size(); ++i) {
+      CAPTURE(dtype, i);
+      const Completion& one = completions[i];
+      const auto n = static_cast<int64_t>(one.ids.size());
+      REQUIRE(one.kept.size() == one.ids.size());
+      const at::Tensor hidden = hidden_of(decoder, joined(kPrompts[i], one))
+                                    .narrow(0, static_cast<int64_t>(kPrompts[i].size()) - 1, n);
+      const at::Tensor logprobs = sampling_logprobs(test::logits_of(decoder, hidden), params);
+      KeptSets kept{{0}, {}, {}};
+      std::vector<int32_t> entries, words;
+      for (int64_t t = 0; t < n; ++t) {
+        const at::Tensor expected = logprobs[t].isfinite().nonzero().flatten();
+        REQUIRE(expected.equal(at::tensor(one.kept[t], at::kLong)));
+        entries.insert(entries.end(), one.kept[t].size(), static_cast<int32_t>(t));
+        words.insert(words.end(), one.kept[t].begin(), one.kept[t].end());
+        kept.begin.push_back(static_cast<int64_t>(words.size()));
+        smallest = std::min(smallest, one.kept[t].size());
+        largest = std::max(largest, one.kept[t].size());
+      }
+      kept.entry_m = at::tensor(entries, at::kInt);
+      kept.word_m = at::tensor(words, at::kInt);
+      const TokenScores scores = decoder.score(hidden, at::tensor(one.ids, at::kLong),
+                                               at::full({n}, 0.8), {}, kept);
+      CHECK(max_abs_diff(at::tensor(one.logprobs), scores.logprobs_n) < 1e-5);
+    }
+    CHECK(smallest < largest);
+    CHECK(generate(decoder, kPrompts, params).front().kept.empty());
+    CHECK(generate(decoder, kPrompts, {.max_new_tokens = 3}, {.record_kept = true})
+              .front()
+              .kept.empty());
+  }
+}
+
 TEST_CASE("recorded routes are those of the finished sequence, without its last token",
           "[routes]") {
   ModelConfig config = test::tiny_config(13);

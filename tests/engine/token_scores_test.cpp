@@ -64,6 +64,70 @@ TEST_CASE("token_scores equal dense autograd at every chunk boundary") {
   }
 }
 
+// Sets of one to all words, each with its target.
+KeptSets make_sets(const ScoresProblem& p) {
+  const int64_t n = p.targets.size(0), vocab = p.head.size(0);
+  std::vector<int32_t> entries, words;
+  KeptSets kept{{0}, {}, {}};
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t target = p.targets[i].item<int64_t>();
+    for (int64_t word = 0; word < vocab; ++word) {
+      if (word == target || (word * 7 + i) % (n + 1) < i) {
+        entries.push_back(static_cast<int32_t>(i));
+        words.push_back(static_cast<int32_t>(word));
+      }
+    }
+    kept.begin.push_back(static_cast<int64_t>(words.size()));
+  }
+  kept.entry_m = at::tensor(entries, at::kInt);
+  kept.word_m = at::tensor(words, at::kInt);
+  return kept;
+}
+
+// Log-softmax of each row's kept logits alone, by PyTorch's autograd.
+TokenScores dense_kept_scores(const ScoresProblem& p, const KeptSets& kept) {
+  const at::Tensor logits = at::mm(p.hidden, p.head.t()) / p.temperature.unsqueeze(1);
+  std::vector<at::Tensor> logprobs, entropies;
+  for (int64_t i = 0; i < p.targets.size(0); ++i) {
+    const at::Tensor words =
+        kept.word_m.narrow(0, kept.begin[i], kept.begin[i + 1] - kept.begin[i]).to(at::kLong);
+    const at::Tensor logp = at::log_softmax(logits[i].index_select(0, words), 0);
+    logprobs.push_back(logp.masked_select(words.eq(p.targets[i])).squeeze(0));
+    entropies.push_back(-(logp.exp() * logp).sum());
+  }
+  return {at::stack(logprobs), at::stack(entropies)};
+}
+
+TEST_CASE("token_scores over kept sets are those of the renormalised distribution") {
+  const ScoresProblem p = make_problem(12, 9);
+  const KeptSets kept = make_sets(p);
+  REQUIRE(kept.begin.back() > 12);
+  REQUIRE(kept.begin.back() < 12 * 9);
+  const TokenScores dense = dense_kept_scores(p, kept);
+  const Gradients expected =
+      backward(p, (dense.logprobs_n * p.g_lp + dense.entropy_n * p.g_entropy).sum());
+  for (const int64_t chunk_rows : {1, 5, 12}) {
+    CAPTURE(chunk_rows);
+    const TokenScores scores =
+        token_scores(p.hidden, p.head, p.targets, p.temperature, chunk_rows, {}, kept);
+    CHECK(max_abs_diff(scores.logprobs_n, dense.logprobs_n) < 1e-13);
+    CHECK(max_abs_diff(scores.entropy_n, dense.entropy_n) < 1e-13);
+    const at::Tensor loss = (scores.logprobs_n * p.g_lp + scores.entropy_n * p.g_entropy).sum();
+    p.hidden.mutable_grad().reset();
+    p.head.mutable_grad().reset();
+    loss.backward({}, /*retain_graph=*/true);
+    const Gradients first{p.hidden.grad().clone(), p.head.grad().clone()};
+    CHECK(max_abs_diff(first.hidden, expected.hidden) < 1e-12);
+    CHECK(max_abs_diff(first.head, expected.head) < 1e-12);
+    const Gradients second = backward(p, loss);
+    CHECK(at::equal(second.hidden, first.hidden));
+    CHECK(at::equal(second.head, first.head));
+  }
+  CHECK_THROWS_WITH(
+      token_scores(p.hidden, p.head, p.targets, p.temperature, 5, {}, {{0}, {}, {}}),
+      Catch::Contains("12 rows need as many kept sets, got 0"));
+}
+
 TEST_CASE("the logits of one chunk are not computed again, except by a second backward") {
   const ScoresProblem p = make_problem(12, 9);
   const auto products = [](const auto& run) {

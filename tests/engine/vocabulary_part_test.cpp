@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
+
 #include "engine/nn/linear.h"
 #include "engine/nn/tensor_rows.h"
 #include "engine/ops/token_scores.h"
@@ -34,6 +36,7 @@ void run_parts(int64_t ranks, int64_t words, const OnPart& body) {
 
 struct Problem {
   at::Tensor hidden, head, targets, temperature, g_lp, g_entropy;
+  KeptSets kept = {};
 };
 
 Problem make_problem(int64_t n, int64_t words, at::ScalarType dtype = at::kDouble) {
@@ -65,7 +68,7 @@ Solution solve(const Problem& p, int64_t chunk_rows, const VocabularyPart& part 
       (part.is_cut() ? p.head.narrow(0, part.words.begin, part.words.size()) : p.head)
           .clone()
           .requires_grad_();
-  const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, chunk_rows, part);
+  const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, chunk_rows, part, p.kept);
   const auto sums = scores.logprobs_n.options();
   ((scores.logprobs_n * p.g_lp.to(sums)).sum() + (scores.entropy_n * p.g_entropy.to(sums)).sum())
       .backward();
@@ -92,6 +95,39 @@ TEST_CASE("a vocabulary in parts has the scores and gradients of the whole one")
        std::vector<std::pair<int64_t, int64_t>>{{50, 2}, {101, 3}, {101, 4}, {8, 8}, {3, 4}}) {
     const Problem p = make_problem(15, words);
     const Solution whole = solve(p, 15);
+    for (const int64_t chunk_rows : {1, 7, 15}) {
+      CAPTURE(words, ranks, chunk_rows);
+      run_parts(ranks, words,
+                [&](const VocabularyPart& part) { check_part(p, whole, chunk_rows, part); });
+    }
+  }
+}
+
+// Gives entry i its target and the `size` words after word i.
+void add_kept_sets(Problem& p, int64_t size) {
+  const int64_t words = p.head.size(0);
+  std::vector<int32_t> entries, ids;
+  p.kept.begin = {0};
+  for (int64_t i = 0; i < p.targets.size(0); ++i) {
+    std::set<int64_t> set{p.targets[i].item<int64_t>()};
+    for (int64_t k = 0; k < size; ++k) {
+      set.insert((i + k) % words);
+    }
+    ids.insert(ids.end(), set.begin(), set.end());
+    entries.insert(entries.end(), set.size(), static_cast<int32_t>(i));
+    p.kept.begin.push_back(static_cast<int64_t>(ids.size()));
+  }
+  p.kept.entry_m = at::tensor(entries, at::kInt);
+  p.kept.word_m = at::tensor(ids, at::kInt);
+}
+
+TEST_CASE("kept sets in parts of a vocabulary, some without a word of a set, are those of all") {
+  for (const auto& [words, ranks] : std::vector<std::pair<int64_t, int64_t>>{{50, 2}, {101, 3}}) {
+    Problem p = make_problem(15, words);
+    const Solution over_all = solve(p, 15);
+    add_kept_sets(p, 4);
+    const Solution whole = solve(p, 15);
+    CHECK(max_abs_diff(whole.logprobs, over_all.logprobs) > 0.1);
     for (const int64_t chunk_rows : {1, 7, 15}) {
       CAPTURE(words, ranks, chunk_rows);
       run_parts(ranks, words,

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -109,10 +110,25 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
   if (seed % 5 == 2) {
     r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 1, seed);
   }
+  if (seed % 2 == 0) {
+    add_kept_sets(r);
+  }
   if (seed % 5 == 4) {
     r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 2, seed);
   }
   return r;
+}
+
+// Gives each token the set of itself and up to three smaller ids; some have none.
+inline void add_kept_sets(Rollout& r) {
+  for (std::size_t i = 0; i < r.completion_ids.size(); ++i) {
+    const auto id = static_cast<int32_t>(r.completion_ids[i]);
+    const int32_t count = i % 3 == 2 ? 0 : std::min<int32_t>(id, static_cast<int32_t>(i % 4)) + 1;
+    r.kept_sets.counts.push_back(count);
+    for (int32_t k = count - 1; k >= 0; --k) {
+      r.kept_sets.ids.push_back(id - k);
+    }
+  }
 }
 
 // Pixels drawn from `seed`.
@@ -129,6 +145,7 @@ inline Image make_picture(int64_t height, int64_t width, uint32_t seed) {
 // after it. At least one image.
 inline Rollout with_pictures(Rollout r, const std::vector<Image>& pictures) {
   r.routed_experts = {};
+  r.kept_sets = {};
   r.branches.clear();
   r.loss_mask.assign(r.completion_ids.size(), 1);
   for (const Image& picture : pictures) {

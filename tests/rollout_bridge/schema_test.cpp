@@ -116,12 +116,28 @@ TEST_CASE("every broken rule of a rollout is refused by name", "[schema]") {
          r.routed_experts.ids[2] = 0;
          r.routed_experts.ids[3] = 0x80;
        }},
+      {"kept_counts has 1 entries, completion_ids ", [](Rollout& r) { r.kept_sets.counts = {1}; },
+       Reason::kLengths},
+      {"kept_counts[0] = -1", [](Rollout& r) { r.kept_sets.counts[0] = -1; }, Reason::kLengths},
+      {"kept_counts[0] = 2147483647",
+       [](Rollout& r) { r.kept_sets.counts[0] = std::numeric_limits<int32_t>::max(); },
+       Reason::kLengths},
+      {"ids, kept_counts adds up to ", [](Rollout& r) { r.kept_sets.ids.push_back(0); },
+       Reason::kLengths},
+      {"ids, kept_counts adds up to 0",
+       [](Rollout& r) { r.kept_sets.counts.clear(); }, Reason::kLengths},
+      {"of token 1 must be above", [](Rollout& r) { r.kept_sets.ids[2] = r.kept_sets.ids[1]; }},
+      {"of token 0 is below 0", [](Rollout& r) { r.kept_sets.ids[0] = -1; }},
+      {"the kept set of token 1 lacks the token itself",
+       [](Rollout& r) { r.kept_sets.ids[2] += 1; }},
   };
   const Rollout good = make_rollout(5, 1, 4, 2);
   REQUIRE(good.completion_ids.size() > 6);
   REQUIRE(good.branches.size() == 3);
   REQUIRE(good.turn_rewards.size() == 2);
   REQUIRE(good.routed_experts.layers.size() == 2);
+  REQUIRE(good.kept_sets.counts[0] == 1);
+  REQUIRE(good.kept_sets.counts[1] == 2);
   REQUIRE(validate(good).ok());
   for (const Break& b : breaks) {
     Rollout bad = good;
