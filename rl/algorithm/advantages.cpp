@@ -182,7 +182,7 @@ std::vector<double> group_advantages(std::span<const double> rewards, int64_t gr
   const auto of = config.estimator;
   if (of == AdvantageEstimator::kGdpo || of == AdvantageEstimator::kReinforce ||
       of == AdvantageEstimator::kOptimalTokenBaseline || of == AdvantageEstimator::kGae ||
-      of == AdvantageEstimator::kGiven) {
+      of == AdvantageEstimator::kGiven || of == AdvantageEstimator::kRemax) {
     throw std::invalid_argument("group_advantages: estimator " + word(of) +
                                 " is not made of one reward a sample");
   }

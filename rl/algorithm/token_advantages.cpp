@@ -253,6 +253,19 @@ std::vector<double> token_rewards(const StepColumns& table, const SampleRewards&
   return reward;
 }
 
+// Takes the sample's baseline off each of its tokens.
+void take_off_baselines(const StepColumns& table, const SampleRewards& rewards,
+                        std::vector<double>& advantage) {
+  check_length(rewards.baseline.size(), static_cast<std::size_t>(table.samples()),
+               "step_advantages: rewards of greedy completions");
+  check_finite(rewards.baseline, "step_advantages: the reward of the greedy completion");
+  for (int64_t sample = 0; sample < table.samples(); ++sample) {
+    for (int64_t t = table.begin[sample]; t < table.begin[sample + 1]; ++t) {
+      advantage[t] -= rewards.baseline[sample];
+    }
+  }
+}
+
 void gae(const StepColumns& table, const std::vector<double>& reward, const AdvantageConfig& config,
          StepAdvantages& result) {
   check_column(table, table.value, "value", kAdvantages);
@@ -379,6 +392,10 @@ StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& re
   if (config.advantage.estimator == AdvantageEstimator::kReinforce) {
     result.advantage =
         discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);
+  } else if (config.advantage.estimator == AdvantageEstimator::kRemax) {
+    result.advantage =
+        discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), /*decay=*/1.0);
+    take_off_baselines(table, rewards, result.advantage);
   } else if (config.advantage.estimator == AdvantageEstimator::kOptimalTokenBaseline) {
     result.advantage =
         discounted_sums(table, token_rewards(table, rewards, kl, kl_coef), config.advantage.gamma);

@@ -31,6 +31,9 @@ struct SampleRewards {
   std::vector<TurnReward> turns;  // in addition to total, in any order
   // [B] false: the sample failed and has no score, so that no statistic counts it; empty = all true
   std::vector<bool> scored{};
+  // [B] for estimator remax: the reward of the greedy completion of the sample's prompt, shaped;
+  // otherwise empty
+  std::vector<double> baseline{};
 };
 
 // Shaped rewards: total becomes clip(scale * total, -clip, clip) + overlong_factor *
@@ -69,14 +72,15 @@ struct StepAdvantages {
 //              weight 1.
 //   reinforce  discounted returns-to-go of token rewards: G_t = r_t + gamma G_t+1
 //              (Williams 1992; REINFORCE++, Hu et al. 2025)
+//   remax      returns-to-go without a discount - rewards.baseline (Li et al. 2023; verl's remax)
 //   optimal_token_baseline
-//              the same minus a baseline of each token (token_baseline.h). A group of equal rewards
+//              the same as reinforce minus a baseline of each token (token_baseline.h). A group of equal rewards
 //              has advantages of about 0, not exactly
 //   gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t + gamma lambda A_t+1
 //              (Schulman et al. 2015), returns = A + V before whitening
 //   given      table.given unchanged: advantages that came with the rollouts. Rewards, if there are
 //              any, are used for metrics only.
-// For reinforce, optimal_token_baseline and gae the sample's total is the reward of its last loss
+// For reinforce, remax, optimal_token_baseline and gae the sample's total is the reward of its last loss
 // token, and a turn's reward is that of the turn's token. Time runs over the sample's loss tokens
 // in order; tokens of the environment between turns pass the next value and advantage through, as
 // in verl. A sample without a loss token still counts in its group's statistics. KL, with d = old -
@@ -85,7 +89,7 @@ struct StepAdvantages {
 //   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019). Estimators with
 //                    one value per sample add the sum to the sample's total before the group's
 //                    statistics (verl). Rejected with given, which uses no rewards.
-//   kl_in advantage  the same for reinforce, optimal_token_baseline and gae. Otherwise, after the
+//   kl_in advantage  the same for these four. Otherwise, after the
 //   estimator,
 //                    A_t -= kl_coef sum_{u >= t} gamma^(u - t) kl_u (OpenRLHF, AReaL)
 // Whitening comes last: (x - mean) / sqrt(var + whiten_eps), var over n - 1 with
@@ -100,7 +104,7 @@ struct StepAdvantages {
 // with a policy gradient).
 // kl_coef: current value of the coefficient.
 // Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
-// no value for gae, no squared probabilities for optimal_token_baseline, no advantages for given or
+// no value for gae, no baseline for remax, no squared probabilities for optimal_token_baseline, no advantages for given or
 // kl_in reward with it, no reference for a KL, no teacher's log-probs, a turn reward outside its
 // sample, a number that is not finite, gdpo with reward.clip (gdpo does not use the clipped total);
 // and as advantages.h.

@@ -19,7 +19,7 @@ namespace {
 // Requirements of estimators that compare a sample with its group.
 bool uses_groups(AdvantageEstimator estimator) {
   return estimator != AdvantageEstimator::kReinforce && estimator != AdvantageEstimator::kGae &&
-         estimator != AdvantageEstimator::kGiven;
+         estimator != AdvantageEstimator::kGiven && estimator != AdvantageEstimator::kRemax;
 }
 
 template <class E>

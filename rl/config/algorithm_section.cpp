@@ -142,7 +142,8 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
   fields.choice("algorithm.advantage.estimator", advantage.estimator,
                 "group_mean = reward - group mean (GRPO), rloo = reward - mean of the others, "
                 "reinforce = returns, gdpo, pass_at_k, max_rl, opo = reward - group mean weighted "
-                "by the lengths, optimal_token_baseline = returns - a baseline of each token, gae "
+                "by the lengths, remax = reward - that of a greedy completion, which is sampled "
+                "beside the group, optimal_token_baseline = returns - a baseline of each token, gae "
                 "(with a critic), given = advantages that came with the rollouts");
   fields.choice("algorithm.advantage.std", advantage.std,
                 "group_mean, rloo, pass_at_k: divide by the standard deviation of group, batch or "

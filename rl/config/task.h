@@ -23,6 +23,18 @@ inline bool has_reference(const Config& config) {
   return in_kl || algorithm.task == Task::kDpo;
 }
 
+// Whether each group has one sample more, drawn greedily: its reward is the others' baseline, and it
+// is not trained on. It is the last of its group.
+inline bool has_greedy_sample(const Config& config) {
+  return samples_completions(config) &&
+         config.algorithm.advantage.estimator == AdvantageEstimator::kRemax;
+}
+
+// Samples that workers make of a prompt. All but a greedy one are trained on.
+inline int64_t sampled_group_size(const Config& config) {
+  return config.rollout.group_size + (has_greedy_sample(config) ? 1 : 0);
+}
+
 // Whether a critic is trained beside the policy.
 inline bool has_critic(const Config& config) {
   return samples_completions(config) &&

@@ -59,7 +59,7 @@ StatedSampling stated_sampling(const Config& config) {
 
 StatedSampling held_out_sampling(const Config& config) {
   if (config.eval.temperature == 0.0) {
-    return {1.0, 1.0, 1};
+    return kGreedySampling;
   }
   return {config.eval.temperature, config.rollout.top_p, config.rollout.top_k};
 }

@@ -58,6 +58,8 @@ struct StatedSampling {
   int64_t top_k = 0;
   bool operator==(const StatedSampling&) const = default;
 };
+// The most likely token at each place, whatever the temperature.
+inline constexpr StatedSampling kGreedySampling{1.0, 1.0, 1};
 // Of training samples.
 StatedSampling stated_sampling(const Config& config);
 // Of held-out prompts: eval.temperature in the place of rollout.temperature. Greedy sampling is

@@ -169,6 +169,23 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
   return trained;
 }
 
+// The reward of the greedy rollout of each sample's group, shaped as the samples' own.
+std::vector<double> baselines(std::span<const bridge::Rollout> greedy, const Config& config) {
+  Config alone = config;
+  alone.rollout.group_size = 1;
+  std::vector<std::vector<bool>> masks;
+  for (const bridge::Rollout& rollout : greedy) {
+    masks.emplace_back(rollout.completion_ids.size(), false);
+  }
+  StepColumns no_tokens;
+  no_tokens.begin.assign(greedy.size() + 1, 0);
+  std::vector<double> of_samples;
+  for (const double total : sample_rewards(greedy, masks, no_tokens, alone).total) {
+    of_samples.insert(of_samples.end(), config.rollout.group_size, total);
+  }
+  return of_samples;
+}
+
 // Of each sample of a batch.
 std::vector<std::vector<const sp::Document*>> documents_by_sample(const StepBatch& batch) {
   std::vector<std::vector<const sp::Document*>> of_samples;
@@ -219,12 +236,16 @@ StepColumns arranged_columns(const StepColumns& columns, std::span<const int64_t
 }  // namespace
 
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
-                          const StepImages& images) {
+                          const StepImages& images, std::span<const bridge::Rollout> greedy) {
   if (images.any() && images.of_rollout.size() != rollouts.size()) {
     throw std::invalid_argument("images of " + std::to_string(images.of_rollout.size()) +
                                 " rollouts in a step of " + std::to_string(rollouts.size()));
   }
-  const auto trained = trained_samples(rollouts, config);
+  auto trained = trained_samples(rollouts, config);
+  for (std::size_t r = 0; r < rollouts.size() && !greedy.empty(); ++r) {
+    trained[r] =
+        trained[r] && is_scored(greedy[r / static_cast<std::size_t>(config.rollout.group_size)]);
+  }
   std::vector<std::vector<bool>> masks;
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     masks.push_back(loss_mask_of(rollouts[r], trained[r], config.algorithm));
@@ -232,6 +253,7 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
   StepBatch batch;
   batch.columns = make_columns(rollouts, masks, config.algorithm);
   batch.rewards = sample_rewards(rollouts, masks, batch.columns, config);
+  batch.rewards.baseline = baselines(greedy, config);
   const bool replays = config.algorithm.router_replay == RouterReplay::kRollout;
   const TokenRoutes routes(replays ? rollouts : std::span<const bridge::Rollout>{});
   const bool have_images = images.any() || have_conversation_images(rollouts);

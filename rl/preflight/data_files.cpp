@@ -452,7 +452,7 @@ void check_rollout_file(const Config& config, const PreflightScope& scope, const
       return files.model ? check_recorded(rollout, config, model_bounds(*files.model))
                          : bridge::Status(bridge::Success{});
     };
-    read_rollout_file(scope.rollouts, config.rollout.group_size, admit);
+    read_rollout_file(scope.rollouts, sampled_group_size(config), admit);
   } catch (const std::exception& error) {
     report.mistakes.push_back({"--rollouts", error.what()});
   }

@@ -96,7 +96,7 @@ int64_t packed_weights(const Config& config, const engine::ModelConfig& model) {
 // Keys and values of so many completions, each in pages of its own behind its group's prompt.
 int64_t cache_memory(const Config& config, const engine::ModelConfig& model, int64_t rows) {
   const RolloutConfig& rollout = config.rollout;
-  const int64_t groups = (rows + rollout.group_size - 1) / rollout.group_size;
+  const int64_t size = sampled_group_size(config), groups = (rows + size - 1) / size;
   const int64_t tokens = groups * rollout.max_prompt_tokens +
                          rows * (rollout.max_completion_tokens + engine::kPageTokens);
   const int64_t bytes = tokens * cached_elements(model) * bytes_of(scalar_type(config.model.dtype));
@@ -115,8 +115,9 @@ int64_t sampling_memory(const Config& config, const engine::ModelConfig& model,
   // of those, these in fp64.
   const int64_t of_token = compute + 4 + (device.is_cpu() ? 0 : 4 + 8 + 8);
   const int64_t draw = rows * model.vocab_size * of_token;
+  const int64_t size = sampled_group_size(config);
   const int64_t prompts =
-      std::min((rows + rollout.group_size - 1) / rollout.group_size * rollout.max_prompt_tokens,
+      std::min((rows + size - 1) / size * rollout.max_prompt_tokens,
                std::max(engine::kPrefillTokens, rollout.max_prompt_tokens));
   const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
   return worker_weights(config, model) + packed_weights(config, model) + cache +

@@ -60,7 +60,7 @@ StepRules step_rules(const Config& config, int64_t restored_version,
                      const std::shared_ptr<Curriculum>& curriculum) {
   StepRules rules;
   rules.prompts_per_step = config.rollout.prompts_per_step;
-  rules.group_size = config.rollout.group_size;
+  rules.group_size = sampled_group_size(config);
   rules.max_staleness = config.algorithm.max_staleness;
   rules.first_step = restored_version + 1;
   if (curriculum) {

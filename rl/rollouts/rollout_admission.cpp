@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/config/task.h"
+#include "rl/data/greedy_rollouts.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/rewards/reward.h"
@@ -295,6 +297,9 @@ Status check_recorded(const Rollout& rollout, const Config& config, const ModelB
   if (Status s = check_contents(rollout, config, model); !s) {
     return s;
   }
+  if (is_greedy(rollout, config)) {
+    return check_judged(rollout, config.algorithm.advantage.estimator);
+  }
   if (Status s = check_support(rollout, config, model.vocab_size); !s) {
     return s;
   }
@@ -318,10 +323,11 @@ LiveAdmission::LiveAdmission(Config config, ModelBounds model,
       images_(std::move(images)) {}
 
 Status LiveAdmission::admit(const Rollout& rollout) {
-  if (rollout.group_size != config_.rollout.group_size) {
+  if (rollout.group_size != sampled_group_size(config_)) {
     return refused(rollout, Reason::kInvalidField,
                    "group_size " + std::to_string(rollout.group_size) + ", rollout.group_size is " +
-                       std::to_string(config_.rollout.group_size));
+                       std::to_string(config_.rollout.group_size) +
+                       (has_greedy_sample(config_) ? " and one is greedy" : ""));
   }
   // Lengths first: the cost of the later checks grows with the number of tokens.
   if (Status s = check_lengths(rollout); !s) {
@@ -330,19 +336,8 @@ Status LiveAdmission::admit(const Rollout& rollout) {
   if (Status s = check_recorded(rollout, config_, model_); !s) {
     return s;
   }
-  const auto temperature = static_cast<float>(config_.rollout.temperature);
-  if (rollout.temperature != temperature) {
-    return refused(rollout, Reason::kSampling,
-                   "sampled at temperature " + text_of(rollout.temperature) +
-                       ", rollout.temperature is " + text_of(temperature));
-  }
-  if (rollout.top_p != static_cast<float>(config_.rollout.top_p) ||
-      rollout.top_k != config_.rollout.top_k) {
-    return refused(rollout, Reason::kSampling,
-                   "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
-                       std::to_string(rollout.top_k) + ", rollout.top_p is " +
-                       text_of(config_.rollout.top_p) + " and rollout.top_k " +
-                       std::to_string(config_.rollout.top_k));
+  if (Status s = check_sampling(rollout); !s) {
+    return s;
   }
   if (Status s = check_names(rollout); !s) {
     return s;
@@ -396,6 +391,25 @@ Status LiveAdmission::check_lengths(const Rollout& rollout) const {
                    "a turn has " + std::to_string(turn) +
                        " sampled tokens, rollout.max_completion_tokens is " +
                        std::to_string(limits.max_completion_tokens));
+  }
+  return Success{};
+}
+
+Status LiveAdmission::check_sampling(const Rollout& rollout) const {
+  const bool greedy = is_greedy(rollout, config_);
+  const StatedSampling expected = greedy ? kGreedySampling : stated_sampling(config_);
+  const std::string whose = greedy ? "a greedy sample has " : "the recipe has ";
+  const auto temperature = static_cast<float>(expected.temperature);
+  if (rollout.temperature != temperature) {
+    return refused(rollout, Reason::kSampling,
+                   "sampled at temperature " + text_of(rollout.temperature) + ", " +
+                       (greedy ? whose : "rollout.temperature is ") + text_of(temperature));
+  }
+  if (rollout.top_p != static_cast<float>(expected.top_p) || rollout.top_k != expected.top_k) {
+    return refused(rollout, Reason::kSampling,
+                   "sampled with top_p " + text_of(rollout.top_p) + " and top_k " +
+                       std::to_string(rollout.top_k) + ", " + whose + "top_p " +
+                       text_of(expected.top_p) + " and top_k " + std::to_string(expected.top_k));
   }
   return Success{};
 }

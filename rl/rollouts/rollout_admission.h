@@ -46,13 +46,14 @@ ModelBounds model_bounds(const engine::ModelConfig& model);
 //   routes      with algorithm.router_replay rollout: a completion that did not fail has no routed
 //               experts, or there are some of other layers, another number a token, or with an id
 //               that the model does not have
+// Of the greedy sample of a group (estimator remax) those on vocabulary, lengths and rewards.
 // Thread safety: pure function.
 bridge::Status check_recorded(const bridge::Rollout& rollout, const Config& config,
                               const ModelBounds& model);
 
 // Rules for live workers, which sample the prompts that the trainer grants. In addition to
 // check_recorded():
-//   invalid_field  group_size is not rollout.group_size
+//   invalid_field  group_size is not rollout.group_size, with estimator remax one more
 //   too_long       the prompt exceeds rollout.max_prompt_tokens, or a turn exceeds
 //                  rollout.max_completion_tokens. A turn is a run of sampled tokens (loss_mask 1)
 //                  not divided by a turn_offset, a branch or a masked token: the result of one
@@ -80,6 +81,7 @@ class LiveAdmission final : public bridge::AdmissionPolicy {
 
  private:
   bridge::Status check_lengths(const bridge::Rollout& rollout) const;
+  bridge::Status check_sampling(const bridge::Rollout& rollout) const;
   bridge::Status check_names(const bridge::Rollout& rollout) const;
   bridge::Status check_prompt(const bridge::Rollout& rollout);
   bridge::Status check_images(const bridge::Rollout& rollout) const;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "rl/config/task.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rollouts/rollout_admission.h"
 #include "rl/setup/model_setup.h"
@@ -19,12 +20,12 @@ class FileSource final : public RolloutSource {
  public:
   FileSource(const std::filesystem::path& path, const Config& config)
       : rollouts_(flatten_rollouts(read_rollout_file(
-            path, config.rollout.group_size,
+            path, sampled_group_size(config),
             [&, model = model_bounds(load_model_config(config, config.model.path))](
                 const bridge::Rollout& rollout) {
               return check_recorded(rollout, config, model);
             }))),
-        per_step_(config.rollout.prompts_per_step * config.rollout.group_size) {}
+        per_step_(config.rollout.prompts_per_step * sampled_group_size(config)) {}
 
   engine::WeightSink weight_sink(int64_t, int64_t) override { return {}; }
 

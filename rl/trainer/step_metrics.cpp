@@ -46,6 +46,11 @@ void append_reward_metrics(Metrics& metrics, std::span<const bridge::Rollout> ro
     metrics.emplace_back("rewards/" + rewards.names[k] + "/mean", all.reward);
     metrics.emplace_back("rewards/" + rewards.names[k] + "/std", all.reward_std);
   }
+  if (!rewards.baseline.empty()) {
+    metrics.emplace_back("reward_greedy",
+                         std::accumulate(rewards.baseline.begin(), rewards.baseline.end(), 0.0) /
+                             static_cast<double>(rewards.baseline.size()));
+  }
 }
 
 void append_advantage_metrics(Metrics& metrics, const std::vector<double>& advantage) {

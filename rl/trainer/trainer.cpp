@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "rl/config/teacher.h"
+#include "rl/data/greedy_rollouts.h"
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/training_batch.h"
 #include "rl/report/log.h"
@@ -82,13 +83,13 @@ struct Parts {
     });
   }
 
-  // Where the images of the step's rollouts are. Holds the pixels of their conversations.
-  StepImages images_of(NextRollouts& next) {
+  // Where the images of these rollouts of the step are. Holds the pixels of their conversations.
+  StepImages images_of(NextRollouts& next, std::span<const bridge::Rollout> rollouts) {
     if (!images) {
       return {};
     }
     images->hold(std::move(next.images));
-    return images->of(next.rollouts);
+    return images->of(rollouts);
   }
 };
 
@@ -111,13 +112,31 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, St
   }
 }
 
-void log_rollouts(Parts& parts, int64_t step, std::span<const bridge::Rollout> rollouts,
+// Greedy rollouts stand behind the others of their group, as they were sampled.
+void write_rollouts(RolloutLog& log, int64_t step, const TrainedAndGreedy& rollouts,
+                    std::span<const int64_t> begin, std::span<const double> advantage) {
+  if (rollouts.greedy.empty()) {
+    log.write(step, rollouts.trained, begin, advantage);
+    return;
+  }
+  const std::size_t size = rollouts.trained.size() / rollouts.greedy.size();
+  std::vector<int64_t> places{0};
+  for (std::size_t i = 0; i < rollouts.trained.size(); ++i) {
+    places.push_back(begin[i + 1]);
+    if ((i + 1) % size == 0) {
+      places.push_back(begin[i + 1]);
+    }
+  }
+  log.write(step, with_greedy(rollouts.trained, rollouts.greedy), places, advantage);
+}
+
+void log_rollouts(Parts& parts, int64_t step, const TrainedAndGreedy& rollouts,
                   const StepBatch& batch, const StepAdvantages& advantages, RolloutSource* source) {
   if (parts.rollout_log) {
-    parts.rollout_log->write(step, rollouts, batch.columns.begin, advantages.advantage);
+    write_rollouts(*parts.rollout_log, step, rollouts, batch.columns.begin, advantages.advantage);
   }
   if (parts.samples) {
-    parts.samples->pick(rollouts, batch, advantages, source);
+    parts.samples->pick(rollouts.trained, batch, advantages, source);
   }
 }
 
@@ -245,9 +264,11 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       run.agree_to_stop(next.stop_signal);
       break;
     }
-    const auto& rollouts = next.rollouts;
+    const TrainedAndGreedy step = without_greedy(std::move(next.rollouts), config);
+    const auto& rollouts = step.trained;
     observe(run, source, rollouts);
-    StepBatch batch = make_step_batch(rollouts, config, parts.images_of(next));
+    StepBatch batch =
+        make_step_batch(rollouts, config, parts.images_of(next, rollouts), step.greedy);
     std::vector<LocalBatch> mini_batches;
     const StepAdvantages advantages = times.time("score", [&] {
       mini_batches = learner.collate(batch);
@@ -255,7 +276,7 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       return learner.compute_advantages(batch);
     });
     times.time("samples", [&] {
-      log_rollouts(parts, run.state().step + 1, rollouts, batch, advantages, source);
+      log_rollouts(parts, run.state().step + 1, step, batch, advantages, source);
     });
     const StepUpdates updates = times.time("train", [&] {
       return update(run, learner, mini_batches, batch, advantages, has_score(rollouts));

@@ -89,14 +89,15 @@ std::vector<bridge::Rollout> DecoderSampler::sample(
     const std::vector<bridge::GrantedSample>& samples, int64_t version,
     const std::function<bool()>& should_stop) {
   std::vector<Begun> training = std::exchange(unfinished_, {});
-  std::vector<Begun> held_out;
+  std::vector<Begun> held_out, greedy;
   for (const bridge::GrantedSample& sample : samples) {
     SampleJob job = jobs_.of(sample);
-    (job.is_held_out() ? held_out : training).push_back({std::move(job)});
+    (job.is_held_out() ? held_out : job.is_greedy ? greedy : training).push_back({std::move(job)});
   }
   const bool routes = config_.algorithm.router_replay == RouterReplay::kRollout;
   std::vector<bridge::Rollout> rollouts;
   add_rollouts(std::move(held_out), {.temperature = config_.eval.temperature}, version, rollouts);
+  add_rollouts(std::move(greedy), {.temperature = 0}, version, rollouts);
   add_rollouts(std::move(training),
                {.temperature = config_.rollout.temperature,
                 .record_routes = routes,

@@ -41,7 +41,8 @@ ServerAnswers::ServerAnswers(const Config& config, std::string worker_id,
 }
 
 bridge::Result<bridge::RoutedExperts> ServerAnswers::routes(const ServedAnswer& answer) const {
-  if (config_.algorithm.router_replay != RouterReplay::kRollout || answer.sample.held_out >= 0) {
+  if (config_.algorithm.router_replay != RouterReplay::kRollout ||
+      jobs_.of(answer.sample).is_only_scored()) {
     return bridge::RoutedExperts{};
   }
   const bridge::GenerateResult& result = answer.result.value();
@@ -52,7 +53,7 @@ bridge::Result<bridge::RoutedExperts> ServerAnswers::routes(const ServedAnswer& 
 
 bool ServerAnswers::complete(ServedAnswer& answer) const {
   bridge::GenerateResult& result = answer.result.value();
-  if (answer.sample.held_out >= 0) {  // an evaluation reads no log-probs
+  if (jobs_.of(answer.sample).is_only_scored()) {  // nobody reads its log-probs
     result.logprobs.assign(result.completion_ids.size(), 0.0F);
     return true;
   }

@@ -104,9 +104,9 @@ class PooledPolicy final : public ServedPolicy {
     }
     request.max_tokens = config_.rollout.max_completion_tokens;
     request.sampling = sampling_settings(job.sampling);
-    request.reads_logprobs = !job.is_held_out();
+    request.reads_logprobs = !job.is_only_scored();
     request.stop_ids = scorer_.stops();
-    if (config_.algorithm.router_replay == RouterReplay::kRollout && !job.is_held_out()) {
+    if (config_.algorithm.router_replay == RouterReplay::kRollout && !job.is_only_scored()) {
       request.experts_per_token = model_.experts.per_token;
     }
     request.seed = static_cast<int64_t>(job.seed >> 1);  // servers read it as a signed number

@@ -63,7 +63,7 @@ PromptSet sampled_prompts(const Config& config, const engine::Tokenizer& tokeniz
 int64_t samples_per_batch(const Config& config) {
   const int64_t groups = config.rollout.prompts_per_step;
   return (groups + config.rollout.num_workers - 1) / config.rollout.num_workers *
-         config.rollout.group_size;
+         sampled_group_size(config);
 }
 
 int64_t wanted_samples(const Config& config) {
@@ -72,7 +72,7 @@ int64_t wanted_samples(const Config& config) {
     return samples_per_batch(config) * (config.algorithm.max_staleness > 0 ? 2 : 1);
   }
   const int64_t at_once = rollout.server_options.concurrency;
-  return at_once + at_once / 4 + rollout.group_size;
+  return at_once + at_once / 4 + sampled_group_size(config);
 }
 
 bridge::WorkerOptions worker_options(const Config& config, const WorkerSettings& settings,
@@ -126,7 +126,10 @@ SampleJob SampleJobs::of(const bridge::GrantedSample& sample) {
   const uint64_t seed =
       mix_seed({static_cast<uint64_t>(config_.seed), static_cast<uint64_t>(sample.group_id),
                 static_cast<uint64_t>(sample.sample_index), static_cast<uint64_t>(sample.attempt)});
-  return {sample, prompts_.prompts[order_.at(sample.group_id)], seed, stated_sampling(config_)};
+  const bool greedy =
+      has_greedy_sample(config_) && sample.sample_index == config_.rollout.group_size;
+  return {sample, prompts_.prompts[order_.at(sample.group_id)], seed,
+          greedy ? kGreedySampling : stated_sampling(config_), greedy};
 }
 
 bridge::Rollout make_rollout(const std::string& worker_id, const SampleJob& job,

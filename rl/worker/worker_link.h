@@ -43,7 +43,10 @@ struct SampleJob {
   // The same on every worker: from (config.seed, group, sample, attempt), or held_out_seed().
   uint64_t seed = 0;
   StatedSampling sampling{};
+  bool is_greedy = false;  // the last sample of a group for estimator remax
 
+  // Whether nobody reads its log-probs.
+  bool is_only_scored() const { return is_held_out() || is_greedy; }
   bool is_held_out() const { return sample.held_out >= 0; }
 };
 

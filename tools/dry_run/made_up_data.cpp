@@ -290,7 +290,7 @@ void write_made_up_rollouts(const rl::Config& config, int64_t vocab_size, int64_
   std::vector<std::string> lines;
   for (int64_t group = 0; group < steps * config.rollout.prompts_per_step; ++group) {
     const auto prompt = ids(1 + below(config.rollout.max_prompt_tokens));
-    for (int64_t sample = 0; sample < config.rollout.group_size; ++sample) {
+    for (int64_t sample = 0; sample < rl::sampled_group_size(config); ++sample) {
       const auto completion = ids(1 + below(config.rollout.max_completion_tokens));
       const double logprob = -std::log(static_cast<double>(vocab_size));
       const double reward = static_cast<double>(sample % 2);
