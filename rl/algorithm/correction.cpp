@@ -263,7 +263,13 @@ double share_of_zeros(const std::vector<double>& weight) {
 }  // namespace
 
 bool corrects(const CorrectionConfig& config) {
-  return config.mode != CorrectionMode::kNone || !config.reject.empty();
+  return config.ratio_of == "old" &&
+         (config.mode != CorrectionMode::kNone || !config.reject.empty());
+}
+
+bool corrects_in_loss(const CorrectionConfig& config) {
+  return config.ratio_of == "current" &&
+         (config.mode != CorrectionMode::kNone || !config.reject.empty());
 }
 
 void drop_rejected(StepColumns& columns, LossAggregation aggregation) {

@@ -68,8 +68,10 @@ struct CorrectionResult {
 // that checked_rejections() has not returned.
 CorrectionResult correction_weights(const StepColumns& table, const CorrectionConfig& config);
 
-// Whether the configuration weighs or rejects anything.
+// Whether the configuration weighs or rejects anything by the old policy, before the updates.
 bool corrects(const CorrectionConfig& config);
+// Whether it does so by the current policy, in the loss (rl/step/current_correction.h).
+bool corrects_in_loss(const CorrectionConfig& config);
 
 // Sets columns.weight to 0 where columns.kept is 0, so that these tokens have no term of any kind.
 // With seq_mean_token_mean the mean of a sample is over the tokens that are left; the other

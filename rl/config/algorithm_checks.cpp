@@ -127,18 +127,54 @@ void check_kl(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Of correction.ratio_of current, which the loss computes by itself.
+void check_current_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
+  const CorrectionConfig& c = a.correction;
+  const auto refuse = [&](const std::string& key, const std::string& why) {
+    mistakes.push_back({"algorithm." + key, why});
+  };
+  if (a.old_logprobs != OldLogprobs::kRollout && a.loss != "reinforce") {
+    refuse("old_logprobs",
+           "is recompute, but algorithm.correction.ratio_of current compares the current policy "
+           "with the rollout's, without an old one between; expected rollout, or loss reinforce, "
+           "which has no ratio");
+  }
+  const bool weighs = c.mode == CorrectionMode::kTis || c.mode == CorrectionMode::kIcepop ||
+                      c.mode == CorrectionMode::kSeqMaskTis;
+  if (weighs && a.loss != "reinforce") {
+    refuse("correction.mode", "is " + word(c.mode) + ", but the ratio of algorithm.loss " + a.loss +
+                                  " is the same one, so that it would count twice; expected loss "
+                                  "reinforce, or mode none or mask");
+  }
+  if (c.normalize) {
+    refuse("correction.normalize",
+           "is true, which divides by a mean over the step; expected false with ratio_of current");
+  }
+  if (c.drop_rejected) {
+    refuse("correction.drop_rejected",
+           "is true, but with ratio_of current tokens are rejected when the denominators are "
+           "fixed; expected false");
+  }
+}
+
 void check_correction(const AlgorithmConfig& a, std::vector<Mistake>& mistakes) {
   const CorrectionConfig& c = a.correction;
-  if (!c.reject.empty() && a.old_logprobs == OldLogprobs::kRollout) {
+  const bool of_old = c.ratio_of == "old";
+  if (!of_old) {
+    check_current_correction(a, mistakes);
+  }
+  if (of_old && !c.reject.empty() && a.old_logprobs == OldLogprobs::kRollout) {
     mistakes.push_back({"algorithm.correction.reject",
                         "is set, but algorithm.old_logprobs rollout takes the rollout's log-probs "
-                        "for the old ones, so that nothing differs; expected \"\""});
+                        "for the old ones, so that nothing differs; expected \"\", or "
+                        "algorithm.correction.ratio_of current"});
   }
-  if (c.mode != CorrectionMode::kNone && a.old_logprobs == OldLogprobs::kRollout) {
+  if (of_old && c.mode != CorrectionMode::kNone && a.old_logprobs == OldLogprobs::kRollout) {
     mistakes.push_back({"algorithm.correction.mode",
                         "is " + word(c.mode) +
                             ", but algorithm.old_logprobs rollout takes the rollout's log-probs "
-                            "for the old ones, so there is nothing to correct; expected none"});
+                            "for the old ones, so there is nothing to correct; expected none, or "
+                            "algorithm.correction.ratio_of current"});
   }
   if (c.mode == CorrectionMode::kSeqMaskTis && c.level != CorrectionLevel::kToken) {
     mistakes.push_back({"algorithm.correction.level",
@@ -306,9 +342,23 @@ void check_distillation(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// Groups are compared by a reward that there is.
+void check_filter(const AlgorithmConfig& a, const std::vector<WeightedReward>& rewards,
+                  std::vector<Mistake>& mistakes) {
+  const std::string& by = a.dynamic_sampling_by;
+  const bool named = by != "total" && by != "shaped" && !rewards.empty();
+  if (named && std::none_of(rewards.begin(), rewards.end(),
+                            [&](const auto& reward) { return reward.name == by; })) {
+    mistakes.push_back({"algorithm.dynamic_sampling_by",
+                        "is " + by + ", which is no reward of rollout.reward; expected total, "
+                                     "shaped or one of these"});
+  }
+}
+
 void check_reward(const Config& c, std::vector<Mistake>& mistakes) {
   try {
     const auto rewards = parse_rewards(c.rollout.reward);
+    check_filter(c.algorithm, rewards, mistakes);
     const auto is_none = [](const auto& reward) { return reward.name == kNoReward; };
     if (rewards.size() > 1 && std::any_of(rewards.begin(), rewards.end(), is_none)) {
       mistakes.push_back({"rollout.reward", "is " + c.rollout.reward +

@@ -288,12 +288,19 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.flag("algorithm.correction.normalize", algorithm.correction.normalize,
               "tis, icepop: true = divide the weights by their mean over the step's tokens, or at "
               "the other levels sequences");
+  fields.choice("algorithm.correction.ratio_of", algorithm.correction.ratio_of,
+                {"old", "current"},
+                "whose log-probs the ratio is of: old policy's, once a step; current = those of "
+                "each mini-batch (verl's bypass_mode, with old_logprobs rollout)");
   fields.real(
       "algorithm.correction.opsm_delta", algorithm.correction.opsm_delta, at_least(0),
       "leave out sequences with A < 0 and mean (rollout - current) log-prob above this; 0 = off");
   fields.choice("algorithm.dynamic_sampling", algorithm.dynamic_sampling,
                 "groups of equal rewards: none = train on them, drop = no loss, refill = sample "
                 "other prompts");
+  fields.text("algorithm.dynamic_sampling_by", algorithm.dynamic_sampling_by,
+              "by what a group's samples are compared: total = the weighted sum of the rewards, "
+              "shaped = what algorithm.reward makes of it, or the name of one reward (verl's acc)");
   fields.integer("algorithm.dynamic_sampling_rounds", algorithm.dynamic_sampling_rounds,
                  at_least(1), "refill: after this many prompts the group is kept as it is");
   fields.integer("algorithm.num_iterations", algorithm.num_iterations, at_least(1),

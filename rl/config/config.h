@@ -266,6 +266,7 @@ struct AlgorithmConfig {
   PreferenceConfig preference;
   ResamplingConfig resampling;
   DynamicSampling dynamic_sampling = DynamicSampling::kNone;
+  std::string dynamic_sampling_by = "total";
   int64_t dynamic_sampling_rounds = 10;
   int64_t num_iterations = 1;
   int64_t max_staleness = 0;

@@ -123,6 +123,9 @@ constexpr std::array kTranslations = {
     Translation{"cliprange_value", "algorithm.critic.value_clip"},
     Translation{"critic_warmup", "algorithm.critic.warmup_steps"},
     Translation{"filter_groups.enable", "algorithm.dynamic_sampling"},
+    Translation{"filter_groups.metric",
+                "algorithm.dynamic_sampling_by: total (seq_reward, score), shaped, or a reward's "
+                "name (acc)"},
     Translation{"lam", "algorithm.advantage.lambda"},
     Translation{"max_head_offpolicyness", "algorithm.max_staleness"},
     Translation{"scale_rewards", "algorithm.advantage.std"},
@@ -243,7 +246,9 @@ constexpr std::array kTranslations = {
     Translation{"clip_cov_ub", "algorithm.clip_cov.ub"},
     Translation{"kl_cov_ratio", "algorithm.kl_cov.ratio"},
     Translation{"ppo_kl_coef", "algorithm.kl_cov.kl_coef"},
-    Translation{"bypass_mode", "algorithm.old_logprobs: rollout"},
+    Translation{"bypass_mode",
+                "algorithm.old_logprobs: rollout, and algorithm.correction.ratio_of: current for "
+                "its weights and rejections"},
     Translation{"gdpo_reward_weights", "rollout.reward (\"name * weight, name * weight\")"},
     // Sequence parallelism of transformers, accelerate, axolotl, xorl and slime
     Translation{"sp.enable", "parallel.context_parallel_size (above 1)"},
@@ -325,8 +330,6 @@ constexpr std::string_view kEpochs =
 
 constexpr std::array kAbsent = {
     Absent{"rollout.tensor_model_parallel_size", kServer},
-    Absent{"filter_groups.metric",
-           "groups are compared by their reward (algorithm.dynamic_sampling)"},
     Absent{"sp_seq_length", kPadding},
     Absent{"pack_to_multiple", kPadding},
     Absent{"pad_to_multiple_of", kPadding},

@@ -104,8 +104,34 @@ double total_reward(const bridge::Rollout& rollout, std::span<const WeightedRewa
                          sample_total(rollout, recipe));
 }
 
-std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, const Config& config) {
-  return one_a_rollout(rollouts, config, total_reward);
+double shaped_reward(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe,
+                     const Config& config) {
+  SampleRewards rewards;
+  rewards.total = {config.rollout.reward == kNoReward ? 0.0 : sample_total(rollout, recipe)};
+  const auto length = static_cast<int64_t>(rollout.completion_ids.size());
+  rewards = shape_rewards(std::move(rewards), {&length, 1}, config.rollout.max_completion_tokens,
+                          config.algorithm.reward);
+  const double turns =
+      std::accumulate(rollout.turn_rewards.begin(), rollout.turn_rewards.end(), 0.0);
+  return rewards.total[0] +
+         (config.rollout.reward == kNoReward ? 0.0 : config.algorithm.reward.scale * turns);
+}
+
+std::optional<double> compared_by(const bridge::Rollout& rollout,
+                                  std::span<const WeightedReward> recipe, const Config& config) {
+  const std::string& by = config.algorithm.dynamic_sampling_by;
+  if (!is_scored(rollout)) {
+    return std::nullopt;
+  }
+  if (by == "total") {
+    return total_reward(rollout, recipe);
+  }
+  if (by == "shaped") {
+    return shaped_reward(rollout, recipe, config);
+  }
+  const auto found = std::ranges::find_if(
+      rollout.rewards, [&](const auto& reward) { return reward.first == by; });
+  return found == rollout.rewards.end() ? std::nullopt : std::optional(found->second);
 }
 
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,

@@ -1,6 +1,7 @@
 // Rewards of a step's rollouts, weighted and shaped as the recipe says. Pure functions. Torch-free.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,18 +21,24 @@ bool is_scored(const bridge::Rollout& rollout);
 // names.
 double total_reward(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe);
 
-// One total per rollout, in order. A rollout that failed has the mean of the rest of its group, so
-// that it does not make a group of equal rewards unequal; 0 if the whole group failed.
-// Throws: like total_reward, naming the rollout.
-std::vector<double> total_rewards(std::span<const bridge::Rollout> rollouts, const Config& config);
+// A rollout's total as algorithm.reward shapes it, with the rewards of its turns.
+// Throws: as total_reward().
+double shaped_reward(const bridge::Rollout& rollout, std::span<const WeightedReward> recipe,
+                     const Config& config);
 
-// The rewards that step_advantages reads. Values of a rollout that failed are those of
-// total_rewards(); `scored` says that no statistic counts them. masks[r][i]: whether completion
+// What dynamic sampling compares a rollout by (algorithm.dynamic_sampling_by); nullopt for one
+// without a score, or without the reward of that name.
+// Throws: as total_reward().
+std::optional<double> compared_by(const bridge::Rollout& rollout,
+                                  std::span<const WeightedReward> recipe, const Config& config);
+
+// The rewards that step_advantages reads. A rollout that failed has the means of the rest of
+// its group, 0 if the whole group failed; `scored` says that no statistic counts them. masks[r][i]: whether completion
 // token i of rollout r is a loss token; table: of the same tokens. The reward of a turn is placed
 // at the last loss token at or before the turn's end, or at the sample's first. Without a loss
 // token it is added to the sample's total. algorithm.reward scales and clips the total, then adds
 // the penalty for overlong completions. Rewards of turns are scaled.
-// Throws: as total_rewards(), and as shape_rewards().
+// Throws: like total_reward, naming the rollout, and as shape_rewards().
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
                              const std::vector<std::vector<bool>>& masks, const StepColumns& table,
                              const Config& config);

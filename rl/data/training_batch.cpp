@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -162,7 +163,15 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
     return trained;
   }
   const int64_t group_size = config.rollout.group_size;
-  const auto equal = groups_without_variance(total_rewards(rollouts, config), group_size);
+  const auto recipe = parse_rewards(config.rollout.reward);
+  std::vector<double> values;
+  std::vector<bool> has_value;
+  for (const bridge::Rollout& rollout : rollouts) {
+    const std::optional<double> value = compared_by(rollout, recipe, config);
+    values.push_back(value.value_or(0.0));
+    has_value.push_back(value.has_value());
+  }
+  const auto equal = groups_without_variance(values, group_size, has_value);
   for (std::size_t r = 0; r < rollouts.size(); ++r) {
     trained[r] = trained[r] && !equal[r / static_cast<std::size_t>(group_size)];
   }
@@ -171,17 +180,11 @@ std::vector<bool> trained_samples(std::span<const bridge::Rollout> rollouts, con
 
 // The reward of the greedy rollout of each sample's group, shaped as the samples' own.
 std::vector<double> baselines(std::span<const bridge::Rollout> greedy, const Config& config) {
-  Config alone = config;
-  alone.rollout.group_size = 1;
-  std::vector<std::vector<bool>> masks;
-  for (const bridge::Rollout& rollout : greedy) {
-    masks.emplace_back(rollout.completion_ids.size(), false);
-  }
-  StepColumns no_tokens;
-  no_tokens.begin.assign(greedy.size() + 1, 0);
+  const auto recipe = parse_rewards(config.rollout.reward);
   std::vector<double> of_samples;
-  for (const double total : sample_rewards(greedy, masks, no_tokens, alone).total) {
-    of_samples.insert(of_samples.end(), config.rollout.group_size, total);
+  for (const bridge::Rollout& rollout : greedy) {
+    const double reward = is_scored(rollout) ? shaped_reward(rollout, recipe, config) : 0.0;
+    of_samples.insert(of_samples.end(), config.rollout.group_size, reward);
   }
   return of_samples;
 }

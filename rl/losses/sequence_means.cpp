@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <limits>
 #include <utility>
 
 namespace ringside::rl {
@@ -47,6 +48,17 @@ std::vector<at::Tensor> SequenceMeans::sums_of(const std::vector<at::Tensor>& co
         sums[static_cast<int64_t>(c)].index_select(0, sample_n_).to(columns[c].scalar_type()));
   }
   return result;
+}
+
+at::Tensor SequenceMeans::max_of(const at::Tensor& column_n) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor largest = at::full({num_sequences_}, -std::numeric_limits<double>::infinity(),
+                                sample_n_.options().dtype(at::kDouble));
+  largest.scatter_reduce_(0, sample_n_, column_n.detach().to(at::kDouble), "amax");
+  if (comm_ != nullptr && comm_->size() > 1) {
+    comm_->all_reduce_max(largest, "sequence_means");
+  }
+  return largest.index_select(0, sample_n_).to(column_n.scalar_type());
 }
 
 }  // namespace ringside::rl

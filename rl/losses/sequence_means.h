@@ -28,6 +28,9 @@ class SequenceMeans {
   std::vector<at::Tensor> of(const std::vector<at::Tensor>& columns) const;
   // The same for sums.
   std::vector<at::Tensor> sums_of(const std::vector<at::Tensor>& columns) const;
+  // The maximum of a column over the entry's sequence, [n], without gradient.
+  // Collective over: comm.
+  at::Tensor max_of(const at::Tensor& column_n) const;
 
  private:
   // Rows: the sums of each column by sequence, then the counts. fp64, so that the result does not

@@ -75,14 +75,16 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
                              PreflightReport& report) {
   const std::string why =
       ", which cannot be trained on: the trainer does not know which tokens the sampler had left "
-      "out; expected algorithm.logprobs_over kept, or ";
+      "out; expected ";
+  const std::string otherwise = ", or algorithm.logprobs_over kept";
   const bool kept = config.algorithm.logprobs_over == "kept";
   if (config.rollout.top_p < 1.0 && !kept) {
-    report.mistakes.push_back({"rollout.top_p", "is " + text_of(config.rollout.top_p) + why + "1"});
+    report.mistakes.push_back(
+        {"rollout.top_p", "is " + text_of(config.rollout.top_p) + why + "1" + otherwise});
   }
   if (config.rollout.top_k > 0 && !kept) {
     report.mistakes.push_back(
-        {"rollout.top_k", "is " + std::to_string(config.rollout.top_k) + why + "0"});
+        {"rollout.top_k", "is " + std::to_string(config.rollout.top_k) + why + "0" + otherwise});
   }
   if (scope.brings_rollouts && config.lora.publish == LoraPublish::kAdapter) {
     report.mistakes.push_back({"lora.publish",

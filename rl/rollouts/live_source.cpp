@@ -13,6 +13,7 @@
 #include "engine/device/side_stream.h"
 #include "rl/config/environment_choice.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/task.h"
 #include "rl/data/curriculum.h"
 #include "rl/data/held_out_prompts.h"
 #include "rl/data/prompt_set.h"
@@ -69,8 +70,8 @@ StepRules step_rules(const Config& config, int64_t restored_version,
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
     rules.total_reward =
-        [recipe = parse_rewards(config.rollout.reward)](const bridge::Rollout& rollout) {
-          return is_scored(rollout) ? std::optional(total_reward(rollout, recipe)) : std::nullopt;
+        [recipe = parse_rewards(config.rollout.reward), config](const bridge::Rollout& rollout) {
+          return compared_by(rollout, recipe, config);
         };
   }
   return rules;

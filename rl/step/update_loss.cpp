@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "rl/algorithm/correction.h"
 #include "rl/algorithm/kl_estimators.h"
+#include "rl/step/current_correction.h"
 #include "rl/step/policy_objective.h"
 
 namespace ringside::rl {
@@ -42,6 +44,21 @@ at::Tensor left_out_by_opsm(const at::Tensor& logprob_n, const engine::Columns& 
   return at::logical_and(entries["advantage"].lt(0), drift.gt(config.correction.opsm_delta));
 }
 
+// The factor of the policy term: the column, or with ratio_of current that of the current policy.
+at::Tensor correction_of(const at::Tensor& logprob_n, const engine::Columns& entries,
+                         const CorrectionConfig& config, const SequenceMeans& sequences,
+                         Figures& figures) {
+  if (!corrects_in_loss(config)) {
+    return entries["correction"];
+  }
+  const CurrentCorrection now =
+      current_correction(logprob_n, entries["rollout_logprob"], config, sequences);
+  figures.mean("current_weight", now.weight_n);
+  figures.mean("current_weight_squared", now.weight_n.square());
+  figures.mean("current_rejected", now.weight_n.eq(0));
+  return now.weight_n;
+}
+
 // The sum that the bonus multiplies.
 at::Tensor entropy_of(const at::Tensor& entropy_n, const engine::Columns& entries,
                       const AlgorithmConfig& config) {
@@ -64,7 +81,8 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   const PolicyTerms terms{logprob_n, old, entries["advantage"], chosen};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
   at::Tensor per_token =
-      entries["correction"] * policy_objective(terms, log_ratio, config, sequences);
+      correction_of(logprob_n, entries, config.correction, sequences, figures) *
+      policy_objective(terms, log_ratio, config, sequences);
   if (config.correction.opsm_delta > 0) {
     const at::Tensor left_out = left_out_by_opsm(logprob_n.detach(), entries, config, sequences);
     figures.mean("opsm_masked", left_out);

@@ -43,7 +43,8 @@ struct LossContext {
 //   sampling_difference (|trainer - rollout|), mult_prob_error (exp |trainer - rollout|),
 //   rollout_kl (rollout - trainer), rollout_k3 (rho - 1 - log rho), rho, rho_squared; and the
 //   maximum sampling_difference_max. The trainer's are the old policy's, with old_logprobs rollout
-//   the current policy's.
+//   the current policy's. With correction.ratio_of current: means of the weights current_weight, of
+//   their squares current_weight_squared, and current_rejected, the share of those that are 0.
 // Collective over: context.sequence, if the configuration needs per-sequence values.
 // Source: off-policy sequence masking, DeepSeek-V3.2 2025, section 3.1.
 // entries: the columns sample (int64: the entry's sequence in its mini-batch), weight,

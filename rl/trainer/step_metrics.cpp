@@ -88,6 +88,15 @@ void append_weight_metrics(Metrics& metrics, const CorrectionResult& correction,
       corrected ? s.rollout_is_eff_sample_size : share_of(raw * raw, first_pass["rho_squared"]));
 }
 
+// Of weights that the losses computed with the current policy; over all mini-batches.
+void append_current_weight_metrics(Metrics& metrics, const StepFigures& figures) {
+  const double mean = figures["current_weight"];
+  metrics.emplace_back("rollout_corr/rollout_is_mean", mean);
+  metrics.emplace_back("rollout_corr/rollout_is_eff_sample_size",
+                       share_of(mean * mean, figures["current_weight_squared"]));
+  metrics.emplace_back("rollout_corr/rollout_rs_masked_fraction", figures["current_rejected"]);
+}
+
 // Metrics that only a correction computes. The token metrics above do not need one.
 void append_correction_metrics(Metrics& metrics, const CorrectionResult& correction) {
   if (correction.weight.empty()) {
@@ -255,7 +264,11 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
     const StepFigures first_pass =
         merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), passes)));
     append_mismatch_metrics(metrics, first_pass);
-    append_weight_metrics(metrics, updates.correction, first_pass);
+    if (corrects_in_loss(algorithm.correction)) {
+      append_current_weight_metrics(metrics, figures);
+    } else {
+      append_weight_metrics(metrics, updates.correction, first_pass);
+    }
     if (has_teacher(algorithm)) {
       metrics.emplace_back("distillation/kl", first_pass["teacher_kl"]);
     }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/config/task.h"
 #include "rl/report/log.h"
 #include "rl/worker/trainer_address.h"
 #include "rollout_bridge/transport/curve_keys.h"

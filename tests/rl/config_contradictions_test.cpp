@@ -112,6 +112,70 @@ TEST_CASE("passes and pools that other keys make pointless or impossible are ref
              Contains("chooses the prompts of a step too"));
 }
 
+TEST_CASE("log-probs over kept sets need a sampler that records them") {
+  const auto error = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "algorithm.logprobs_over=kept");
+    return joined(load_config({}, words).errors);
+  };
+  const std::string top_p = "rollout.top_p=0.9";
+  CHECK(error({top_p}).empty());
+  CHECK(error({"rollout.top_k=50", "algorithm.kl_coef=0.1"}).empty());
+  CHECK_THAT(error({}), Contains("nothing is left out"));
+  for (const char* server : {"vllm", "sglang", "llama_cpp", "python"}) {
+    CHECK_THAT(error({top_p, std::string("rollout.server=") + server}),
+               Contains(std::string("rollout.server ") + server +
+                        " does not say which tokens top_p and top_k left"));
+  }
+  CHECK_THAT(error({top_p, "rollout.harness=external", "rollout.reward=worker"}),
+             Contains("samples of rollout.harness do not say"));
+  for (const char* where : {"reward", "advantage"}) {
+    CHECK_THAT(error({top_p, "algorithm.kl_coef=0.1", std::string("algorithm.kl_in=") + where}),
+               Contains("algorithm.kl_in: is ") && Contains("expected loss, or kl_to rollout"));
+  }
+  CHECK(error({top_p, "algorithm.kl_coef=0.1", "algorithm.kl_in=reward",
+               "algorithm.kl_to=rollout"})
+            .empty());
+  CHECK_THAT(error({top_p, "algorithm.distillation.teacher=x"}),
+             Contains("algorithm.distillation.teacher: is set"));
+}
+
+TEST_CASE("a correction by the current policy has no old policy beside it") {
+  const auto error = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "algorithm.correction.ratio_of=current");
+    return joined(load_config({}, words).errors);
+  };
+  const std::string bypass = "algorithm.old_logprobs=rollout", tis = "algorithm.correction.mode=tis";
+  const std::string reject = "algorithm.correction.reject=[{by: seq_max_k3, high: 1}]";
+  CHECK(error({bypass, tis, "algorithm.loss=reinforce"}).empty());
+  CHECK(error({bypass, reject}).empty());
+  CHECK(error({bypass, "algorithm.correction.mode=mask"}).empty());
+  CHECK_THAT(error({bypass, tis}), Contains("it would count twice"));
+  CHECK_THAT(error({reject}), Contains("algorithm.old_logprobs: is recompute"));
+  CHECK_THAT(error({bypass, reject, "algorithm.correction.drop_rejected=true"}),
+             Contains("correction.drop_rejected: is true"));
+  CHECK_THAT(error({bypass, tis, "algorithm.loss=reinforce", "algorithm.correction.normalize=true"}),
+             Contains("correction.normalize: is true"));
+  CHECK_THAT(error({bypass}), Contains("nothing is corrected"));
+}
+
+TEST_CASE("groups are compared by rewards that there are, and remax compares none") {
+  const auto error = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  const std::string drop = "algorithm.dynamic_sampling=drop";
+  const std::string rewards = "rollout.reward=exact_match, length * 0.1";
+  CHECK(error({drop, rewards, "algorithm.dynamic_sampling_by=exact_match"}).empty());
+  CHECK(error({drop, rewards, "algorithm.dynamic_sampling_by=shaped"}).empty());
+  CHECK(error({drop, "rollout.reward=worker", "algorithm.dynamic_sampling_by=acc"}).empty());
+  CHECK_THAT(error({drop, rewards, "algorithm.dynamic_sampling_by=acc"}),
+             Contains("is acc, which is no reward of rollout.reward"));
+  CHECK_THAT(error({"algorithm.dynamic_sampling_by=shaped"}),
+             Contains("algorithm.dynamic_sampling is none"));
+  const std::string remax = "algorithm.advantage.estimator=remax";
+  CHECK(error({remax, "rollout.group_size=1", "algorithm.advantage.std=none"}).empty());
+  CHECK_THAT(error({remax, drop}), Contains("algorithm.advantage.estimator remax has none"));
+}
+
 TEST_CASE("router replay is refused where no routes could come from") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

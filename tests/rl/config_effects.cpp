@@ -9,6 +9,7 @@
 #include "rl/data/curriculum.h"
 #include "rl/data/prompt_set.h"
 #include "rl/rollouts/live_source.h"
+#include "rl/rollouts/rollout_admission.h"
 #include "rl/setup/model_device.h"
 #include "rl/setup/model_setup.h"
 
@@ -151,6 +152,19 @@ std::vector<Effect> advantage_effects() {
   };
 }
 
+// Whether a rollout of truncated sampling with its kept sets is trained on.
+std::string of_truncated(const rl::Config& config) {
+  bridge::Rollout rollout;
+  rollout.prompt_ids = {1};
+  rollout.completion_ids = {2};
+  rollout.logprobs = {-0.5F};
+  rollout.top_p = 0.5F;
+  rollout.kept_sets = {{2}, {2, 3}};
+  rollout.rewards = {{"exact_match", 1.0}};
+  return rl::check_recorded(rollout, config, {.vocab_size = 8, .max_positions = 8}) ? "trained on"
+                                                                                   : "refused";
+}
+
 std::vector<Effect> correction_effects() {
   const Words correction{"algorithm.correction.mode=tis"};
   return {
@@ -160,6 +174,9 @@ std::vector<Effect> correction_effects() {
        recorded,
        {"model.path=" + input_file("experts"), "model.init=random", "model.init_std=0.5",
         "algorithm.num_iterations=2"}},
+      {"algorithm.logprobs_over", "kept", of_truncated, {"rollout.top_p=0.5"}},
+      {"algorithm.correction.ratio_of", "current", recorded,
+       with(correction, {"algorithm.loss=reinforce", "algorithm.num_iterations=2"})},
       {"algorithm.correction.mode", "icepop", recorded, correction},
       {"algorithm.correction.level", "sequence", recorded, correction},
       {"algorithm.correction.low", "1.5", recorded, correction},
@@ -527,6 +544,8 @@ std::vector<Effect> weights_effects() {
             {"weights.shared_memory=false", "train.steps=3", "optimizer.learning_rate=1e-7"})},
       {"weights.shared_memory", "false", weights_sent, live_run},
       {"algorithm.dynamic_sampling", "refill", refilled, {}},
+      {"algorithm.dynamic_sampling_by", "shaped", recorded,
+       {"algorithm.dynamic_sampling=drop", "algorithm.reward.clip=0.01"}},
       {"algorithm.dynamic_sampling_rounds",
        "2",
        refilled,

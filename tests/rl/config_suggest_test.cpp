@@ -164,7 +164,7 @@ TEST_CASE("names of sequence parallelism and of verl's corrections lead to what 
       {"orchestrator.buffer.easy_threshold", "data.curriculum.easy_above"},
       {"rollout_correction.bypass_mode", "algorithm.old_logprobs: rollout"},
       {"algorithm.gdpo_reward_weights", "rollout.reward"},
-      {"algorithm.filter_groups.metric", "algorithm.dynamic_sampling"},
+      {"algorithm.filter_groups.metric", "algorithm.dynamic_sampling_by"},
       {"actor_rollout_ref.actor.shuffle", "train.shuffle_mini_batches"},
   };
   for (const auto& [theirs, expected] : names) {

@@ -281,6 +281,73 @@ TEST_CASE("routes are those of the model, where they are replayed", "[admission]
   }));
 }
 
+TEST_CASE("rollouts of truncated sampling need the kept sets of their tokens", "[admission]") {
+  auto config = make_config();
+  config.rollout.top_p = 0.5;
+  const Change truncated = [](bridge::Rollout& r) {
+    r.top_p = 0.5F;
+    r.kept_sets.counts.assign(12, 2);
+    for (int i = 0; i < 12; ++i) {
+      r.kept_sets.ids.insert(r.kept_sets.ids.end(), {7, 8});
+    }
+  };
+  expect(Reason::kSampling, "or algorithm.logprobs_over kept", truncated, config);
+  config.algorithm.logprobs_over = "kept";
+  expect_taken(truncated, config);
+  const auto changed = [&](const Change& change) -> Change {
+    return [&truncated, change](bridge::Rollout& r) {
+      truncated(r);
+      change(r);
+    };
+  };
+  expect(Reason::kSampling, "brings no kept set for completion token 0",
+         changed([](bridge::Rollout& r) { r.kept_sets = {}; }), config);
+  const Change one_less = changed([](bridge::Rollout& r) {
+    r.kept_sets.counts[3] = 0;
+    r.kept_sets.ids.resize(22);
+  });
+  expect(Reason::kSampling, "brings no kept set for completion token 3", one_less, config);
+  expect_taken(changed([&](bridge::Rollout& r) {  // the environment wrote it
+                 one_less(r);
+                 r.kept_sets.ids.resize(22);
+                 r.kept_sets.counts.assign(12, 2);
+                 r.kept_sets.counts[3] = 0;
+                 r.loss_mask.assign(12, 1);
+                 r.loss_mask[3] = 0;
+               }),
+               config);
+  expect(Reason::kVocabulary, "kept_ids[1] = 48 is outside",
+         changed([](bridge::Rollout& r) { r.kept_sets.ids[1] = 48; }), config);
+  expect(Reason::kSampling, "sampled with top_p 0.4 and top_k 0, the recipe has top_p 0.5",
+         changed([](bridge::Rollout& r) { r.top_p = 0.4F; }), config);
+  expect_taken(changed([](bridge::Rollout& r) {
+                 r.kept_sets = {};
+                 r.finish_reason = bridge::FinishReason::kError;
+                 r.rewards.clear();
+               }),
+               config);
+}
+
+TEST_CASE("with remax the last sample of a group is greedy, and the others are not",
+          "[admission]") {
+  auto config = make_config();
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kRemax;
+  expect(Reason::kInvalidField, "rollout.group_size is 2 and one is greedy",
+         [](bridge::Rollout&) {}, config);
+  const auto sample = [](int32_t index, float temperature, int32_t top_k) -> Change {
+    return [=](bridge::Rollout& r) {
+      r.group_size = 3;
+      r.sample_index = index;
+      r.temperature = temperature;
+      r.top_k = top_k;
+    };
+  };
+  expect_taken(sample(1, 0.7F, 0), config);
+  expect_taken(sample(2, 1.0F, 1), config);
+  expect(Reason::kSampling, "a greedy sample has top_p 1 and top_k 1", sample(2, 1.0F, 0), config);
+  expect(Reason::kSampling, "expected 1 and 0", sample(1, 0.7F, 1), config);
+}
+
 TEST_CASE("the prompt is the one that the group stands for", "[admission]") {
   auto config = make_config();
   config.data.shuffle = false;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "rl/data/greedy_rollouts.h"
 #include "rl/data/rollout_file.h"
 #include "rl/data/rollout_rewards.h"
 #include "tests/support/temporary_directory.h"
@@ -216,6 +217,78 @@ TEST_CASE("an arranged step holds each sample's documents and numbers, and weigh
                     Catch::Contains("sample 6 of a step of 6"));
 }
 
+TEST_CASE("kept sets stand at their loss tokens, and follow their samples") {
+  auto config = make_config();
+  config.algorithm.logprobs_over = "kept";
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 3), make_rollout(0, 0.0, 2)};
+  rollouts[0].loss_mask = {1, 0, 1};
+  rollouts[0].kept_sets = {{2, 0, 1}, {19, 20, 22}};
+  rollouts[1].kept_sets = {{1, 3}, {20, 5, 6, 21}};
+  const auto step = rl::make_step_batch(rollouts, config);
+  CHECK(step.columns.kept_sets.begin == std::vector<int64_t>{0, 2, 3, 4, 7});
+  CHECK(step.columns.kept_sets.ids == std::vector<int32_t>{19, 20, 22, 20, 5, 6, 21});
+  const auto arranged = rl::arranged_batch(step, std::vector<int64_t>{1, 0, 1}, 1, config);
+  CHECK(arranged.columns.kept_sets.begin == std::vector<int64_t>{0, 1, 4, 6, 7, 8, 11});
+  CHECK(arranged.columns.kept_sets.ids[4] == 19);
+  rollouts[1].kept_sets = {};
+  CHECK_THROWS_WITH(rl::make_step_batch(rollouts, config),
+                    Catch::Contains("rollout r0 brings no kept set for completion token 0"));
+  config.algorithm.logprobs_over = "vocabulary";
+  CHECK_FALSE(rl::make_step_batch(rollouts, config).columns.kept_sets.any());
+}
+
+TEST_CASE("a greedy rollout gives its group a baseline, and one that failed takes it out") {
+  auto config = make_config();
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kRemax;
+  config.algorithm.reward.scale = 2.0;
+  std::vector<bridge::Rollout> sampled;
+  for (int64_t group = 0; group < 2; ++group) {
+    for (int32_t i = 0; i < 3; ++i) {
+      sampled.push_back(make_rollout(group, 0.25 * static_cast<double>(2 * group + i), 2));
+      sampled.back().sample_index = i;
+    }
+  }
+  const auto apart = rl::without_greedy(sampled, config);
+  REQUIRE(apart.trained.size() == 4);
+  REQUIRE(apart.greedy.size() == 2);
+  CHECK(rl::with_greedy(apart.trained, apart.greedy) == sampled);
+  auto step = rl::make_step_batch(apart.trained, config, {}, apart.greedy);
+  CHECK(step.rewards.baseline == std::vector<double>{1.0, 1.0, 2.0, 2.0});
+  CHECK(step.mini_batches[0].loss_tokens == 8);
+  sampled[2].rewards.clear();
+  sampled[2].finish_reason = bridge::FinishReason::kError;
+  const auto failed = rl::without_greedy(sampled, config);
+  step = rl::make_step_batch(failed.trained, config, {}, failed.greedy);
+  CHECK(step.trained == std::vector<bool>{false, false, true, true});
+  CHECK(step.columns.weight == std::vector<double>(4, 0.25));
+  std::swap(sampled[0], sampled[2]);
+  CHECK_THROWS_WITH(rl::without_greedy(sampled, config),
+                    Catch::Contains("is sample 2 at place 0 of its group"));
+}
+
+TEST_CASE("groups are compared by the total, the shaped total or the reward of a name") {
+  auto config = make_config();
+  config.algorithm.dynamic_sampling = rl::DynamicSampling::kDrop;
+  config.algorithm.reward.clip = 1.0;
+  std::vector<bridge::Rollout> rollouts{make_rollout(0, 1.0, 1), make_rollout(0, 3.0, 1),
+                                        make_rollout(1, 2.0, 1), make_rollout(1, 0.0, 1)};
+  rollouts[0].rewards = {{"a", 1.0}, {"b", 5.0}};
+  const auto trained = [&](const char* by) {
+    config.algorithm.dynamic_sampling_by = by;
+    return rl::make_step_batch(rollouts, config).trained;
+  };
+  CHECK(trained("total") == std::vector<bool>{true, true, true, true});
+  CHECK(trained("shaped") == std::vector<bool>{false, false, true, true});
+  CHECK(trained("b") == std::vector<bool>{true, true, false, false});
+  rollouts[0].rewards.clear();  // failed: what is left of its group is equal
+  rollouts[0].finish_reason = bridge::FinishReason::kError;
+  CHECK(trained("total") == std::vector<bool>{false, false, true, true});
+  const auto recipe = rl::parse_rewards(config.rollout.reward);
+  CHECK_FALSE(rl::compared_by(rollouts[0], recipe, config));
+  config.algorithm.dynamic_sampling_by = "c";
+  CHECK_FALSE(rl::compared_by(rollouts[1], recipe, config));
+}
+
 TEST_CASE("groups of one reward are dropped from the loss and from its denominators") {
   auto config = make_config();
   config.algorithm.loss_aggregation = rl::LossAggregation::kSeqMeanTokenMean;
@@ -271,7 +344,10 @@ TEST_CASE(
   CHECK(rewards.turns[1].token == 0);  // the turn itself has none: the one before it
   CHECK(rewards.turns[2].token == 1);
   CHECK(rewards.turns[2].value == Approx(3.0));
-  CHECK(rl::total_rewards(rollouts, config)[0] == Approx(2.6));
+  const auto recipe = rl::parse_rewards(config.rollout.reward);
+  CHECK(rl::total_reward(rollouts[0], recipe) == Approx(2.6));
+  CHECK(rl::shaped_reward(rollouts[0], recipe, config) ==
+        Approx(rewards.total[0] + 10 * (0.1 + 0.2 + 0.3)));
 }
 
 TEST_CASE("a sample that failed counts as the mean of its group and carries no loss") {
@@ -281,7 +357,8 @@ TEST_CASE("a sample that failed counts as the mean of its group and carries no l
                                         make_rollout(0, 0.5, 2)};
   rollouts[1].rewards.clear();
   rollouts[1].finish_reason = bridge::FinishReason::kError;
-  CHECK(rl::total_rewards(rollouts, config) == std::vector<double>{1.0, 0.75, 0.5});
+  CHECK(rl::make_step_batch(rollouts, config).rewards.total ==
+        std::vector<double>{1.0, 0.75, 0.5});
   CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].documents[1].entries.size() == 0);
 }
 

@@ -51,7 +51,7 @@ def rollout_of(group, sample, version):
                    rewards={"exact": 0.75, "format": -2.0}, finish_reason="length",
                    turn_offsets=[0, 2], turn_rewards=[0.1, -3.0], branches=[(1, 0), (2, 2)], advantages=[0.5, -1.25, 0.0],
                    images=[ConversationImage(picture(group.group_id % 3), 1, 2)] if sample else None,
-                   routed_experts=ROUTED[sample])
+                   routed_experts=ROUTED[sample], kept_sets=[[tokens[0], 2**31 - 2], [], [3, 9, 2**31 - 1]])
 
 
 def start_peer(test, *arguments):
@@ -137,6 +137,8 @@ class EndToEnd(unittest.TestCase):
                         ([1, 2], [2, 2], SMALL[:, 1:].astype("<u2") + 300), ([], [0, 1], b"")][sample]
             self.assertEqual((r["routed_layers"], r["routed"]), expected[:2])
             self.assertEqual(bytes(r["routed_ids"]), bytes(expected[2]))
+            self.assertEqual(r["kept_counts"], [2, 0, 3])
+            self.assertEqual(r["kept_ids"], [100 * group + sample, 2**31 - 2, 3, 9, 2**31 - 1])
             self.assertEqual((r["epoch"], r["finish"], r["prompt"]), (3, "length", [1, group]))
             self.assertGreaterEqual(r["version"], 1 if group >= 6 else 0)
         self.assertTrue(result["committed"] and result["left"])

@@ -36,6 +36,8 @@ nlohmann::json describe(const Rollout& r) {
           {"routed_layers", r.routed_experts.layers},
           {"routed", {r.routed_experts.per_token, r.routed_experts.id_bytes}},
           {"routed_ids", r.routed_experts.ids},
+          {"kept_counts", r.kept_sets.counts},
+          {"kept_ids", r.kept_sets.ids},
           {"finish", finish_reason_name(r.finish_reason)}};
 }
 

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string>
 
 #include "tools/init/common_keys.h"
 #include "tools/init/from_systems.h"
@@ -124,13 +127,15 @@ void set_estimator(Translator& keys) {
   } else if (estimator == "reinforce_plus_plus_baseline") {
     keys.set("algorithm.advantage.std", "none", from);
     keys.set("algorithm.advantage.whiten", "tokens", from);
+  } else if (estimator == "remax") {
+    keys.set("algorithm.advantage.estimator", "remax", from);
   } else if (estimator == "grpo" || estimator == "grpo_passk" ||
              estimator == "reinforce_plus_plus" || estimator == "gdpo") {
     keys.same("algorithm.adv_estimator", "algorithm.advantage.estimator");
   } else {
     keys.mistake("algorithm.adv_estimator",
                  "is \"" + estimator +
-                     "\", expected one that is here too: gae, grpo, grpo_passk, gdpo, rloo, "
+                     "\", expected one that is here too: gae, grpo, grpo_passk, gdpo, rloo, remax, "
                      "reinforce_plus_plus, reinforce_plus_plus_baseline");
   }
   if (estimator == "grpo") {
@@ -192,6 +197,60 @@ void set_kl(Translator& keys) {
   }
 }
 
+// verl's lists "a,b" of criteria and of their bounds "low_high" as correction.reject.
+std::string rejections(const std::string& criteria, const std::string& bounds) {
+  std::istringstream names(criteria), limits(bounds);
+  std::string text, name, limit;
+  while (std::getline(names, name, ',') && std::getline(limits, limit, ',')) {
+    const std::size_t cut = limit.find('_');
+    text.append(text.empty() ? "[" : ", ").append("{by: ").append(name);
+    if (cut != std::string::npos) {
+      text.append(", low: ").append(limit.substr(0, cut));
+    }
+    text.append(", high: ")
+        .append(cut == std::string::npos ? limit : limit.substr(cut + 1))
+        .append("}");
+  }
+  return text + "]";
+}
+
+void set_correction(Translator& keys) {
+  const auto key = [](const char* name) {
+    return std::string("algorithm.rollout_correction.").append(name);
+  };
+  const auto text = [&](const char* name) {
+    const auto found = keys.text(key(name));
+    return found && *found != "null" ? found : std::nullopt;
+  };
+  const bool bypass = keys.flag(key("bypass_mode")).value_or(false);
+  const bool reinforces = bypass && text("loss_type") == "reinforce";
+  if (bypass) {
+    keys.set("algorithm.old_logprobs", "rollout", keys.from({key("bypass_mode")}));
+  }
+  if (reinforces) {
+    keys.set("algorithm.loss", "reinforce", keys.from({key("loss_type")}));
+  } else {
+    keys.leave(key("loss_type"), "the loss is that of actor.policy_loss.loss_mode");
+  }
+  const auto level = text("rollout_is");
+  const bool weighs = level && (!bypass || reinforces);
+  if (weighs) {
+    keys.set("algorithm.correction.mode", "tis", keys.from({key("rollout_is")}));
+    keys.set("algorithm.correction.level", *level, keys.from({key("rollout_is")}));
+    keys.same(key("rollout_is_threshold"), "algorithm.correction.high");
+  } else if (level) {
+    keys.leave(key("rollout_is"), "in bypass_mode the ratio of ppo_clip has it");
+  }
+  const auto criteria = text("rollout_rs"), bounds = text("rollout_rs_threshold");
+  if (criteria && bounds) {
+    keys.set("algorithm.correction.reject", rejections(*criteria, *bounds),
+             keys.from({key("rollout_rs"), key("rollout_rs_threshold")}));
+  }
+  if (bypass && (weighs || (criteria && bounds))) {
+    keys.set("algorithm.correction.ratio_of", "current", keys.from({key("bypass_mode")}));
+  }
+}
+
 void set_loss(Translator& keys) {
   const std::string both = actor("clip_ratio");
   const std::string low = actor("clip_ratio_low"), high = actor("clip_ratio_high");
@@ -235,14 +294,7 @@ void set_loss(Translator& keys) {
   } else {
     keys.leave_all("algorithm.filter_groups", "it is off");
   }
-  if (const auto level = keys.text("algorithm.rollout_correction.rollout_is");
-      level && level != "null") {
-    keys.set("algorithm.correction.mode", "tis",
-             keys.from({"algorithm.rollout_correction.rollout_is"}));
-    keys.set("algorithm.correction.level", *level,
-             keys.from({"algorithm.rollout_correction.rollout_is"}));
-    keys.same("algorithm.rollout_correction.rollout_is_threshold", "algorithm.correction.high");
-  }
+  set_correction(keys);
 }
 
 void set_optimizer(Translator& keys, const Sizes& sizes) {

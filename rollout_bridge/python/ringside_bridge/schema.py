@@ -91,6 +91,9 @@ class Rollout:
     # token before position context_end (0: the prompt) and what that one continues.
     branches: list[tuple[int, int]] | None = None
     routed_experts: RoutedExperts | None = None  # for a trainer that replays routes
+    # Of each completion token the ids that top_p and top_k left to draw it from, rising; [] where none were
+    # recorded. For a trainer whose log-probs are over them.
+    kept_sets: list[list[int]] | None = None
     # In order and disjoint. The client sends their pixels where the trainer does not have them.
     images: list[ConversationImage] | None = None
     prompt_id: str = ""
@@ -134,6 +137,17 @@ class Rollout:
         check_places(self.images or [], self.loss_mask, length, self.branches or [])
         if self.routed_experts:
             self.routed_experts.validate(len(self.prompt_ids) + length)
+        self._validate_kept_sets()
+
+    def _validate_kept_sets(self) -> None:
+        sets = self.kept_sets or []
+        if sets and len(sets) != len(self.completion_ids):
+            raise ValueError(f"kept_sets has {len(sets)} entries, completion_ids {len(self.completion_ids)}")
+        for token, (kept, drawn) in enumerate(zip(sets, self.completion_ids)):
+            if kept and drawn not in kept:
+                raise ValueError(f"kept_sets[{token}] lacks the token itself, {drawn}")
+            if any(a >= b for a, b in zip(kept, kept[1:])):
+                raise ValueError(f"kept_sets[{token}] must rise strictly")
 
     def _validate_turns(self) -> None:
         offsets, rewards = self.turn_offsets or [], self.turn_rewards or []
@@ -195,4 +209,7 @@ class Rollout:
             out += image_buffers(self.images)
         if self.routed_experts and self.routed_experts.experts.size:
             out += self.routed_experts.buffers()
+        if self.kept_sets:
+            out.append(("kept_counts", "I32", np.asarray([len(kept) for kept in self.kept_sets], "<i4")))
+            out.append(("kept_ids", "I32", np.asarray([i for kept in self.kept_sets for i in kept], "<i4")))
         return out
