@@ -278,10 +278,9 @@ void Generation::sample(const at::Tensor& hidden_BE, std::size_t first_row) {
   if (decoder_.config().multipliers.logits_divisor != 1.0) {
     logits_BV.div_(decoder_.config().multipliers.logits_divisor);
   }
-  Draw draw =
-      draw_tokens(decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
-                  at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_,
-                  options_.record_kept);
+  Draw draw = draw_tokens(
+      decoder_.compute_dtype() == at::kDouble ? logits_BV : logits_BV.to(at::kFloat),
+      at::tensor(uniform, at::kDouble).to(logits_BV.device()), params_, options_.record_kept);
   const at::Tensor ids = draw.ids_B.to(at::kCPU);
   const at::Tensor logprobs = draw.logprobs_B.to(at::kCPU, at::kFloat);
   for (std::size_t b = first_row; b < rows_.size(); ++b) {

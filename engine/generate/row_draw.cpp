@@ -154,8 +154,7 @@ std::vector<int64_t> cut(const float* logits, int64_t n, const SamplingParams& p
 }  // namespace
 
 DrawnToken draw_from_row(const float* logits, int64_t vocabulary, double uniform,
-                         const SamplingParams& params, float* weights,
-                         std::vector<int64_t>* kept) {
+                         const SamplingParams& params, float* weights, std::vector<int64_t>* kept) {
   const float highest = highest_of(logits, vocabulary);
   TORCH_CHECK(std::isfinite(highest),
               "draw_tokens: logits that are not finite; the model has diverged");

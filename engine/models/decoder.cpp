@@ -442,8 +442,8 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
         hidden, weights[0], entries.gathered_order(targets_n), entries.gathered_order(divisor_n),
-        token_score_rows(hidden.options(), part.words.size(), activations_.logit_chunk_bytes),
-        part, kept);
+        token_score_rows(hidden.options(), part.words.size(), activations_.logit_chunk_bytes), part,
+        kept);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
   const auto scores = run_head(*this, gather_rows(hidden_nE, entries.ranks), run);

@@ -98,7 +98,11 @@ class LanguageModel final : public HeadedModel {
     };
     TokenScores scores = score(input.kept);
     at::Tensor whole_n = input.scores_whole ? score({}).logprobs_n : at::Tensor();
-    return {std::move(scores.logprobs_n), std::move(scores.entropy_n), {}, {}, input.hidden_nE,
+    return {std::move(scores.logprobs_n),
+            std::move(scores.entropy_n),
+            {},
+            {},
+            input.hidden_nE,
             std::move(whole_n)};
   }
   int64_t tensor_bytes(const EntryCounts& entries) const override {

@@ -242,14 +242,14 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
       };
       const at::Tensor hidden_cE = part(hidden_nE);
       // The gradient of the logits takes their place.
-      const at::Tensor d_logits_cV = begin == 0
-                                         ? take_first_logits(*ctx, call, hidden_cE, head_VE)
-                                         : call.logits(hidden_cE, head_VE, begin);
+      const at::Tensor d_logits_cV = begin == 0 ? take_first_logits(*ctx, call, hidden_cE, head_VE)
+                                                : call.logits(hidden_cE, head_VE, begin);
       logits_gradient(d_logits_cV, part(targets_n), part(temperature_n), part(lse_n),
                       part(entropy_n), part(g_lp_n),
                       g_entropy_n.defined() ? std::make_optional(part(g_entropy_n)) : std::nullopt);
       part(d_hidden_nE)
-          .copy_(product_with_columns(d_logits_cV.to(hidden_nE.scalar_type()), head_VE, call.kernel));
+          .copy_(
+              product_with_columns(d_logits_cV.to(hidden_nE.scalar_type()), head_VE, call.kernel));
       if (d_head_VE.defined()) {
         add_gradient_product(d_head_VE, d_logits_cV, hidden_cE, call.kernel);
       }
@@ -301,9 +301,8 @@ TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head,
   TORCH_CHECK(chunk_rows > 0, "token_scores: chunk_rows must be positive, got ", chunk_rows);
   TORCH_CHECK(!part.is_cut() || head_VE.size(0) == part.words.size(), "token_scores: a head of ",
               head_VE.size(0), " words for the part ", part.words.begin, " to ", part.words.end);
-  TORCH_CHECK(!kept.any() || static_cast<int64_t>(kept.begin.size()) == n + 1,
-              "token_scores: ", n, " rows need as many kept sets, got ",
-              static_cast<int64_t>(kept.begin.size()) - 1);
+  TORCH_CHECK(!kept.any() || static_cast<int64_t>(kept.begin.size()) == n + 1, "token_scores: ", n,
+              " rows need as many kept sets, got ", static_cast<int64_t>(kept.begin.size()) - 1);
   if (kept.any() && part.is_cut()) {
     kept.word_m = part.places_of(kept.word_m.to(at::kLong)).to(at::kInt);
   }

@@ -34,15 +34,14 @@ int64_t token_score_rows(const at::TensorOptions& hidden, int64_t vocab_size, in
 // part: of a vocabulary cut over tensor-parallel ranks; the head has this rank's words, and all
 // else is the same on every rank, the gradients of the scores too. The gradient of hidden_nE is
 // then this rank's part of it, to be summed over the ranks. kept: with any(), both scores are those
-// of the distribution over each entry's set; its words are ids, on the device. Shapes: hidden_nE, head_VE: same dtype;
-// targets_n: int64, below V; temperature_n: fp32 or fp64, > 0. n may be 0. Collective over:
-// part.ranks, in the forward. Throws: c10::Error that names the tensors when shapes, dtypes or
-// devices do not match. On the CPU also on a target outside the vocabulary, which CUDA does not
-// check.
+// of the distribution over each entry's set; its words are ids, on the device. Shapes: hidden_nE,
+// head_VE: same dtype; targets_n: int64, below V; temperature_n: fp32 or fp64, > 0. n may be 0.
+// Collective over: part.ranks, in the forward. Throws: c10::Error that names the tensors when
+// shapes, dtypes or devices do not match. On the CPU also on a target outside the vocabulary, which
+// CUDA does not check.
 TokenScores token_scores(const at::Tensor& hidden_nE, const Weight& head_VE,
                          const at::Tensor& targets_n, const at::Tensor& temperature_n,
-                         int64_t chunk_rows, const VocabularyPart& part = {},
-                         KeptSets kept = {});
+                         int64_t chunk_rows, const VocabularyPart& part = {}, KeptSets kept = {});
 
 namespace operators {
 

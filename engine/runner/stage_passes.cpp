@@ -121,9 +121,9 @@ LiveInputs::Made LiveInputs::forward(int64_t stage, int64_t input, const at::Ten
   }
   if (decoder.stage().scores) {
     // As a table of embeddings: on CUDA its backward has no atomics, unlike that of index_select.
-    made.output = model_.apply_head({at::embedding(made.hidden_sE, batch.source_n), batch.target_n,
-                                     batch.temperature_n, batch.entries, batch.kept,
-                                     batch.scores_whole});
+    made.output =
+        model_.apply_head({at::embedding(made.hidden_sE, batch.source_n), batch.target_n,
+                           batch.temperature_n, batch.entries, batch.kept, batch.scores_whole});
   }
   return made;
 }

@@ -65,8 +65,7 @@ int64_t tensor_bytes(const HeadedModel& model, const ModelInput& input) {
       model.scores() ? model.tensor_bytes({static_cast<int64_t>(entries.size()),
                                            entries[rows.ranks->rank()], input.batch->num_entries()})
                      : 0;
-  return elements * static_cast<int64_t>(at::elementSize(context.compute)) +
-         passes * of_head;
+  return elements * static_cast<int64_t>(at::elementSize(context.compute)) + passes * of_head;
 }
 
 }  // namespace ringside::engine

@@ -35,8 +35,9 @@ namespace ringside::rl {
 // reward is not 0, at least 1 (Chu et al. 2025, GPG; verl's gpg).
 // loss_tokens: of each sample, [G * group_size]; read by opo alone.
 // Throws: std::invalid_argument when the rewards are not whole groups, for estimators that do not
-// use one reward per sample (gdpo, remax, optimal_token_baseline, reinforce, gae, given), for pass_at_k,
-// max_rl and opo with std batch or leave_one_out, and for opo without a length of each sample.
+// use one reward per sample (gdpo, remax, optimal_token_baseline, reinforce, gae, given), for
+// pass_at_k, max_rl and opo with std batch or leave_one_out, and for opo without a length of each
+// sample.
 std::vector<double> group_advantages(std::span<const double> rewards, int64_t group_size,
                                      const AdvantageConfig& config,
                                      const std::vector<bool>& scored = {},

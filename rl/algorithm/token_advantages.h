@@ -74,17 +74,17 @@ struct StepAdvantages {
 //              (Williams 1992; REINFORCE++, Hu et al. 2025)
 //   remax      returns-to-go without a discount - rewards.baseline (Li et al. 2023; verl's remax)
 //   optimal_token_baseline
-//              the same as reinforce minus a baseline of each token (token_baseline.h). A group of equal rewards
-//              has advantages of about 0, not exactly
+//              the same as reinforce minus a baseline of each token (token_baseline.h). A group of
+//              equal rewards has advantages of about 0, not exactly
 //   gae        delta_t = r_t + gamma V_t+1 - V_t, A_t = delta_t + gamma lambda A_t+1
 //              (Schulman et al. 2015), returns = A + V before whitening
 //   given      table.given unchanged: advantages that came with the rollouts. Rewards, if there are
 //              any, are used for metrics only.
-// For reinforce, remax, optimal_token_baseline and gae the sample's total is the reward of its last loss
-// token, and a turn's reward is that of the turn's token. Time runs over the sample's loss tokens
-// in order; tokens of the environment between turns pass the next value and advantage through, as
-// in verl. A sample without a loss token still counts in its group's statistics. KL, with d = old -
-// reference, or old - rollout by kl_to:
+// For reinforce, remax, optimal_token_baseline and gae the sample's total is the reward of its last
+// loss token, and a turn's reward is that of the turn's token. Time runs over the sample's loss
+// tokens in order; tokens of the environment between turns pass the next value and advantage
+// through, as in verl. A sample without a loss token still counts in its group's statistics. KL,
+// with d = old - reference, or old - rollout by kl_to:
 //   kl_in loss       none here
 //   kl_in reward     -kl_coef kl_t is a reward of token t (Ziegler et al. 2019). Estimators with
 //                    one value per sample add the sum to the sample's total before the group's
@@ -104,10 +104,10 @@ struct StepAdvantages {
 // with a policy gradient).
 // kl_coef: current value of the coefficient.
 // Throws: std::invalid_argument naming the lengths or the sample: a table that is not consistent,
-// no value for gae, no baseline for remax, no squared probabilities for optimal_token_baseline, no advantages for given or
-// kl_in reward with it, no reference for a KL, no teacher's log-probs, a turn reward outside its
-// sample, a number that is not finite, gdpo with reward.clip (gdpo does not use the clipped total);
-// and as advantages.h.
+// no value for gae, no baseline for remax, no squared probabilities for optimal_token_baseline, no
+// advantages for given or kl_in reward with it, no reference for a KL, no teacher's log-probs, a
+// turn reward outside its sample, a number that is not finite, gdpo with reward.clip (gdpo does not
+// use the clipped total); and as advantages.h.
 StepAdvantages step_advantages(const StepColumns& table, const SampleRewards& rewards,
                                int64_t group_size, const AlgorithmConfig& config, double kl_coef);
 

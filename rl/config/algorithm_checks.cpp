@@ -278,9 +278,10 @@ void check_kept_sets(const Config& c, std::vector<Mistake>& mistakes) {
     mistakes.push_back({key, why});
   };
   if (!samples_completions(c) || (c.rollout.top_p == 1 && c.rollout.top_k == 0)) {
-    refuse("algorithm.logprobs_over",
-           "is kept, but nothing is left out: rollout.top_p is 1 and rollout.top_k 0, or nothing is "
-           "sampled; expected vocabulary, or top_p below 1 or top_k above 0");
+    refuse(
+        "algorithm.logprobs_over",
+        "is kept, but nothing is left out: rollout.top_p is 1 and rollout.top_k 0, or nothing is "
+        "sampled; expected vocabulary, or top_p below 1 or top_k above 0");
   }
   if (c.rollout.server != RolloutServer::kEmbedded || has_sessions(c.rollout)) {
     refuse("algorithm.logprobs_over",
@@ -350,8 +351,9 @@ void check_filter(const AlgorithmConfig& a, const std::vector<WeightedReward>& r
   if (named && std::none_of(rewards.begin(), rewards.end(),
                             [&](const auto& reward) { return reward.name == by; })) {
     mistakes.push_back({"algorithm.dynamic_sampling_by",
-                        "is " + by + ", which is no reward of rollout.reward; expected total, "
-                                     "shaped or one of these"});
+                        "is " + by +
+                            ", which is no reward of rollout.reward; expected total, "
+                            "shaped or one of these"});
   }
 }
 

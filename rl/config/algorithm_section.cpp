@@ -139,12 +139,13 @@ void add_advantage(FieldList& fields, RewardShapingConfig& reward, AdvantageConf
       "DAPO's soft penalty over the last tokens before rollout.max_completion_tokens; 0 = off");
   fields.real("algorithm.reward.overlong_factor", reward.overlong_factor, at_least(0),
               "that penalty falls from 0 to -overlong_factor");
-  fields.choice("algorithm.advantage.estimator", advantage.estimator,
-                "group_mean = reward - group mean (GRPO), rloo = reward - mean of the others, "
-                "reinforce = returns, gdpo, pass_at_k, max_rl, opo = reward - group mean weighted "
-                "by the lengths, remax = reward - that of a greedy completion, which is sampled "
-                "beside the group, optimal_token_baseline = returns - a baseline of each token, gae "
-                "(with a critic), given = advantages that came with the rollouts");
+  fields.choice(
+      "algorithm.advantage.estimator", advantage.estimator,
+      "group_mean = reward - group mean (GRPO), rloo = reward - mean of the others, "
+      "reinforce = returns, gdpo, pass_at_k, max_rl, opo = reward - group mean weighted "
+      "by the lengths, remax = reward - that of a greedy completion, which is sampled "
+      "beside the group, optimal_token_baseline = returns - a baseline of each token, gae "
+      "(with a critic), given = advantages that came with the rollouts");
   fields.choice("algorithm.advantage.std", advantage.std,
                 "group_mean, rloo, pass_at_k: divide by the standard deviation of group, batch or "
                 "leave_one_out; none = do not divide");
@@ -249,11 +250,12 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.choice(
       "algorithm.old_logprobs", algorithm.old_logprobs,
       "old policy's log-probs: recompute = forward pass of the trainer, rollout = from the worker");
-  fields.choice("algorithm.logprobs_over", algorithm.logprobs_over, {"vocabulary", "kept"},
-                "with rollout.top_p or rollout.top_k the policy's log-probs and entropies are over "
-                "kept = the tokens that the sampler had left for each token, as the worker recorded "
-                "them (DeepSeek-V3.2); a reference is over the whole vocabulary. vocabulary = such "
-                "sampling is not trained on");
+  fields.choice(
+      "algorithm.logprobs_over", algorithm.logprobs_over, {"vocabulary", "kept"},
+      "with rollout.top_p or rollout.top_k the policy's log-probs and entropies are over "
+      "kept = the tokens that the sampler had left for each token, as the worker recorded "
+      "them (DeepSeek-V3.2); a reference is over the whole vocabulary. vocabulary = such "
+      "sampling is not trained on");
   fields.choice(
       "algorithm.router_replay", algorithm.router_replay,
       "models with experts; which experts a token uses in the passes of the policy: none = those "
@@ -288,8 +290,7 @@ void add_corrections(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.flag("algorithm.correction.normalize", algorithm.correction.normalize,
               "tis, icepop: true = divide the weights by their mean over the step's tokens, or at "
               "the other levels sequences");
-  fields.choice("algorithm.correction.ratio_of", algorithm.correction.ratio_of,
-                {"old", "current"},
+  fields.choice("algorithm.correction.ratio_of", algorithm.correction.ratio_of, {"old", "current"},
                 "whose log-probs the ratio is of: old policy's, once a step; current = those of "
                 "each mini-batch (verl's bypass_mode, with old_logprobs rollout)");
   fields.real(

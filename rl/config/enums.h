@@ -215,9 +215,10 @@ struct EnumNames<LossAggregation> {
 template <>
 struct EnumNames<AdvantageEstimator> {
   static constexpr std::array<std::string_view, 11> kNames = {
-      "group_mean", "rloo",   "reinforce", "gdpo",
-      "pass_at_k",  "max_rl", "opo",       "remax",
-      "optimal_token_baseline", "gae",     "given"};
+      "group_mean", "rloo",      "reinforce",
+      "gdpo",       "pass_at_k", "max_rl",
+      "opo",        "remax",     "optimal_token_baseline",
+      "gae",        "given"};
 };
 template <>
 struct EnumNames<AdvantageStd> {

@@ -23,8 +23,8 @@ inline bool has_reference(const Config& config) {
   return in_kl || algorithm.task == Task::kDpo;
 }
 
-// Whether each group has one sample more, drawn greedily: its reward is the others' baseline, and it
-// is not trained on. It is the last of its group.
+// Whether each group has one sample more, drawn greedily: its reward is the others' baseline, and
+// it is not trained on. It is the last of its group.
 inline bool has_greedy_sample(const Config& config) {
   return samples_completions(config) &&
          config.algorithm.advantage.estimator == AdvantageEstimator::kRemax;

@@ -256,15 +256,15 @@ constexpr std::array kOfAlgorithms = {
                         correction.mode == CorrectionMode::kSeqMaskTis;
                },
                "nothing is rejected; or algorithm.correction.reject, or mode mask or seq_mask_tis"},
-    UnreadRule{"algorithm.correction.ratio_of", "algorithm.correction.mode",
-               [](const Config& c) { return corrects(c) || !c.algorithm.correction.reject.empty(); },
-               "nothing is corrected; or algorithm.correction.mode or reject"},
-    UnreadRule{"algorithm.dynamic_sampling_by", "algorithm.dynamic_sampling",
-               [](const Config& c) {
-                 return c.algorithm.dynamic_sampling != DynamicSampling::kNone;
-               },
-               "algorithm.dynamic_sampling is none: no groups are left out; or dynamic_sampling drop "
-               "or refill"},
+    UnreadRule{
+        "algorithm.correction.ratio_of", "algorithm.correction.mode",
+        [](const Config& c) { return corrects(c) || !c.algorithm.correction.reject.empty(); },
+        "nothing is corrected; or algorithm.correction.mode or reject"},
+    UnreadRule{
+        "algorithm.dynamic_sampling_by", "algorithm.dynamic_sampling",
+        [](const Config& c) { return c.algorithm.dynamic_sampling != DynamicSampling::kNone; },
+        "algorithm.dynamic_sampling is none: no groups are left out; or dynamic_sampling drop "
+        "or refill"},
     UnreadRule{"algorithm.resampling.power", "algorithm.resampling.method",
                [](const Config& c) { return c.algorithm.resampling.method == "pow"; },
                "algorithm.resampling.method is not pow; or method pow"},

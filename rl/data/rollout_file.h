@@ -5,12 +5,12 @@
 // "finish_reason" is error or aborted needs none of the three. Optional: "loss_mask" (over the
 // completion), "finish_reason", "temperature", "versions" [{version, begin, end}], "turn_offsets",
 // "turn_rewards" (one per turn), "branches" [{begin, context_end}], "routed_experts" {layers,
-// per_token, id_bytes, ids: base64}, "kept_sets" (a list of ids for each completion token), "top_p",
-// "top_k", each as in bridge::Rollout, and "logged_in_term". The lines of
-// a group, which have one group_id and one logged_in_term, follow each other. Empty lines are
-// skipped. The file that log.rollouts writes has this format; its "advantages" beside "rewards" are
-// those the trainer computed, and are ignored. Lines with "images" of a conversation are refused,
-// because their pixels are not there. Torch-free.
+// per_token, id_bytes, ids: base64}, "kept_sets" (a list of ids for each completion token),
+// "top_p", "top_k", each as in bridge::Rollout, and "logged_in_term". The lines of a group, which
+// have one group_id and one logged_in_term, follow each other. Empty lines are skipped. The file
+// that log.rollouts writes has this format; its "advantages" beside "rewards" are those the trainer
+// computed, and are ignored. Lines with "images" of a conversation are refused, because their
+// pixels are not there. Torch-free.
 #pragma once
 
 #include <cstdint>

@@ -129,8 +129,8 @@ std::optional<double> compared_by(const bridge::Rollout& rollout,
   if (by == "shaped") {
     return shaped_reward(rollout, recipe, config);
   }
-  const auto found = std::ranges::find_if(
-      rollout.rewards, [&](const auto& reward) { return reward.first == by; });
+  const auto found =
+      std::ranges::find_if(rollout.rewards, [&](const auto& reward) { return reward.first == by; });
   return found == rollout.rewards.end() ? std::nullopt : std::optional(found->second);
 }
 

@@ -33,12 +33,12 @@ std::optional<double> compared_by(const bridge::Rollout& rollout,
                                   std::span<const WeightedReward> recipe, const Config& config);
 
 // The rewards that step_advantages reads. A rollout that failed has the means of the rest of
-// its group, 0 if the whole group failed; `scored` says that no statistic counts them. masks[r][i]: whether completion
-// token i of rollout r is a loss token; table: of the same tokens. The reward of a turn is placed
-// at the last loss token at or before the turn's end, or at the sample's first. Without a loss
-// token it is added to the sample's total. algorithm.reward scales and clips the total, then adds
-// the penalty for overlong completions. Rewards of turns are scaled.
-// Throws: like total_reward, naming the rollout, and as shape_rewards().
+// its group, 0 if the whole group failed; `scored` says that no statistic counts them. masks[r][i]:
+// whether completion token i of rollout r is a loss token; table: of the same tokens. The reward of
+// a turn is placed at the last loss token at or before the turn's end, or at the sample's first.
+// Without a loss token it is added to the sample's total. algorithm.reward scales and clips the
+// total, then adds the penalty for overlong completions. Rewards of turns are scaled. Throws: like
+// total_reward, naming the rollout, and as shape_rewards().
 SampleRewards sample_rewards(std::span<const bridge::Rollout> rollouts,
                              const std::vector<std::vector<bool>>& masks, const StepColumns& table,
                              const Config& config);

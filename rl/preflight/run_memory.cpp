@@ -116,9 +116,8 @@ int64_t sampling_memory(const Config& config, const engine::ModelConfig& model,
   const int64_t of_token = compute + 4 + (device.is_cpu() ? 0 : 4 + 8 + 8);
   const int64_t draw = rows * model.vocab_size * of_token;
   const int64_t size = sampled_group_size(config);
-  const int64_t prompts =
-      std::min((rows + size - 1) / size * rollout.max_prompt_tokens,
-               std::max(engine::kPrefillTokens, rollout.max_prompt_tokens));
+  const int64_t prompts = std::min((rows + size - 1) / size * rollout.max_prompt_tokens,
+                                   std::max(engine::kPrefillTokens, rollout.max_prompt_tokens));
   const int64_t prefill = prompts * (6 * model.hidden_size + 3 * model.intermediate_size) * compute;
   return worker_weights(config, model) + packed_weights(config, model) + cache +
          std::max(draw, prefill);

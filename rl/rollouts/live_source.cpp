@@ -69,10 +69,10 @@ StepRules step_rules(const Config& config, int64_t restored_version,
   }
   if (config.algorithm.dynamic_sampling == DynamicSampling::kRefill) {
     rules.refill_rounds = config.algorithm.dynamic_sampling_rounds;
-    rules.total_reward =
-        [recipe = parse_rewards(config.rollout.reward), config](const bridge::Rollout& rollout) {
-          return compared_by(rollout, recipe, config);
-        };
+    rules.total_reward = [recipe = parse_rewards(config.rollout.reward),
+                          config](const bridge::Rollout& rollout) {
+      return compared_by(rollout, recipe, config);
+    };
   }
   return rules;
 }

@@ -111,8 +111,8 @@ std::vector<engine::ModelInput> policy_inputs(const LocalBatch& local, const Ste
                                               at::ScalarType dtype);
 
 // policy_inputs() for training, with loss_columns() and local.said; where a teacher said something,
-// also with the column temperature. Where there is a reference beside kept sets, the policy is scored
-// over the whole vocabulary as well.
+// also with the column temperature. Where there is a reference beside kept sets, the policy is
+// scored over the whole vocabulary as well.
 std::vector<engine::ModelInput> training_inputs(const LocalBatch& local, const StepColumns& columns,
                                                 at::ScalarType dtype);
 

@@ -20,15 +20,12 @@ struct ScoreOptions {
 
 // The log-probs of each document's loss entries, in order. Without autograd. Every rank passes the
 // same documents and gets the same result. temperature: of each loss entry of all documents in
-// order; empty = 1. kept_sets: likewise; none = over the whole vocabulary. Documents with the field kRoutesField replay its routes.
-// Throws: what sp::collate and routes_of throw.
-// Collective over: the world.
-std::vector<std::vector<double>> score_documents(const engine::ModelRunner& model,
-                                                 std::span<const sp::Document> documents,
-                                                 const sp::Mesh& mesh,
-                                                 const sp::ProcessGroups& comms,
-                                                 const ScoreOptions& options,
-                                                 std::vector<double> temperature = {},
-                                                 TokenSets kept_sets = {});
+// order; empty = 1. kept_sets: likewise; none = over the whole vocabulary. Documents with the field
+// kRoutesField replay its routes. Throws: what sp::collate and routes_of throw. Collective over:
+// the world.
+std::vector<std::vector<double>> score_documents(
+    const engine::ModelRunner& model, std::span<const sp::Document> documents, const sp::Mesh& mesh,
+    const sp::ProcessGroups& comms, const ScoreOptions& options,
+    std::vector<double> temperature = {}, TokenSets kept_sets = {});
 
 }  // namespace ringside::rl

@@ -80,9 +80,8 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   const at::Tensor chosen = entries.has("chosen") ? entries["chosen"] : at::Tensor();
   const PolicyTerms terms{logprob_n, old, entries["advantage"], chosen};
   const at::Tensor log_ratio = policy_log_ratio(terms, config, sequences);
-  at::Tensor per_token =
-      correction_of(logprob_n, entries, config.correction, sequences, figures) *
-      policy_objective(terms, log_ratio, config, sequences);
+  at::Tensor per_token = correction_of(logprob_n, entries, config.correction, sequences, figures) *
+                         policy_objective(terms, log_ratio, config, sequences);
   if (config.correction.opsm_delta > 0) {
     const at::Tensor left_out = left_out_by_opsm(logprob_n.detach(), entries, config, sequences);
     figures.mean("opsm_masked", left_out);
@@ -93,8 +92,7 @@ at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& e
   if (config.kl_coef != 0.0 && config.kl_in == KlIn::kLoss) {
     const bool to_rollout = config.kl_to == KlTo::kRollout;
     const at::Tensor& other = entries[to_rollout ? "rollout_logprob" : "reference_logprob"];
-    const at::Tensor& own =
-        whole_logprob_n.defined() && !to_rollout ? whole_logprob_n : logprob_n;
+    const at::Tensor& own = whole_logprob_n.defined() && !to_rollout ? whole_logprob_n : logprob_n;
     const at::Tensor kl = kl_estimate(own, other, log_ratio, config, sequences);
     loss = loss + context.kl_coef * (entries["weight"] * kl).sum();
     figures.mean("kl", kl);

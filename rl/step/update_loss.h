@@ -51,10 +51,10 @@ struct LossContext {
 // rollout_logprob, reference_logprob, advantage and correction; old_logprob, without which the old
 // policy is the current one; teacher_logprob, if there is a teacher; chosen, if the loss chooses
 // tokens.
-// whole_logprob_n: of logprob_n over kept sets the log-probs over the whole vocabulary, which the KL
-// to a reference is of (as in NeMo-RL); undefined: logprob_n is that.
-// Shapes: logprob_n, entropy_n and the entries are [n], of one floating-point dtype.
-// Throws: c10::Error when an entry is missing.
+// whole_logprob_n: of logprob_n over kept sets the log-probs over the whole vocabulary, which the
+// KL to a reference is of (as in NeMo-RL); undefined: logprob_n is that. Shapes: logprob_n,
+// entropy_n and the entries are [n], of one floating-point dtype. Throws: c10::Error when an entry
+// is missing.
 at::Tensor policy_gradient_loss(const at::Tensor& logprob_n, const at::Tensor& entropy_n,
                                 const engine::Columns& entries, const AlgorithmConfig& config,
                                 const LossContext& context, Figures& figures,

@@ -175,9 +175,9 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
       ranks_.comms().tensors(sp::axes::kSp).get()};
   return [this, context](const engine::HeadOutput& output, const engine::Columns& columns,
                          Figures& figures) {
-    at::Tensor loss = policy_gradient_loss(output.logprobs_n, output.entropy_n, columns,
-                                           config_.algorithm, context, figures,
-                                           output.whole_logprobs_n);
+    at::Tensor loss =
+        policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
+                             context, figures, output.whole_logprobs_n);
     if (distils_distributions(config_.algorithm)) {
       loss = loss + teacher_->distillation_loss(policy_.runner().model(), output, columns, figures);
     }

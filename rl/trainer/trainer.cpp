@@ -275,9 +275,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       learner.score(mini_batches, batch);
       return learner.compute_advantages(batch);
     });
-    times.time("samples", [&] {
-      log_rollouts(parts, run.state().step + 1, step, batch, advantages, source);
-    });
+    times.time("samples",
+               [&] { log_rollouts(parts, run.state().step + 1, step, batch, advantages, source); });
     const StepUpdates updates = times.time("train", [&] {
       return update(run, learner, mini_batches, batch, advantages, has_score(rollouts));
     });

@@ -212,8 +212,8 @@ Status read_frames(const Message& message, const Limits& limits, Rollout& r) {
   if (Status s = read_images(message, limits, r); !s) {
     return s;
   }
-  if (Status s = read_frame<int32_t>(message, "kept_counts", "I32", false, 1, tokens,
-                                     r.kept_sets.counts);
+  if (Status s =
+          read_frame<int32_t>(message, "kept_counts", "I32", false, 1, tokens, r.kept_sets.counts);
       !s) {
     return s;
   }

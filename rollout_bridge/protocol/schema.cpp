@@ -428,8 +428,8 @@ Status check_kept_set(const Rollout& r, size_t token, size_t begin) {
   const auto count = static_cast<size_t>(kept.counts[token]);
   bool has_token = false;
   for (size_t i = begin; i < begin + count; ++i) {
-    const std::string place = "kept_ids[" + str(i) + "] = " + str(kept.ids[i]) + " of token " +
-                              str(token);
+    const std::string place =
+        "kept_ids[" + str(i) + "] = " + str(kept.ids[i]) + " of token " + str(token);
     if (kept.ids[i] < 0) {
       return invalid(r, place + " is below 0");
     }
@@ -470,8 +470,8 @@ Status check_kept_sets(const Rollout& r, const Limits& limits) {
     begin += static_cast<size_t>(kept.counts[token]);
   }
   if (begin != kept.ids.size()) {
-    return lengths(r, "kept_ids has " + str(kept.ids.size()) + " ids, kept_counts adds up to " +
-                          str(begin));
+    return lengths(
+        r, "kept_ids has " + str(kept.ids.size()) + " ids, kept_counts adds up to " + str(begin));
   }
   return Success{};
 }

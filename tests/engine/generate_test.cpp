@@ -107,8 +107,8 @@ TEST_CASE("recorded sets are what top_p and top_k leave, and log-probs are over 
       }
       kept.entry_m = at::tensor(entries, at::kInt);
       kept.word_m = at::tensor(words, at::kInt);
-      const TokenScores scores = decoder.score(hidden, at::tensor(one.ids, at::kLong),
-                                               at::full({n}, 0.8), {}, kept);
+      const TokenScores scores =
+          decoder.score(hidden, at::tensor(one.ids, at::kLong), at::full({n}, 0.8), {}, kept);
       CHECK(max_abs_diff(at::tensor(one.logprobs), scores.logprobs_n) < 1e-5);
     }
     CHECK(smallest < largest);

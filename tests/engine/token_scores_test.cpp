@@ -123,9 +123,8 @@ TEST_CASE("token_scores over kept sets are those of the renormalised distributio
     CHECK(at::equal(second.hidden, first.hidden));
     CHECK(at::equal(second.head, first.head));
   }
-  CHECK_THROWS_WITH(
-      token_scores(p.hidden, p.head, p.targets, p.temperature, 5, {}, {{0}, {}, {}}),
-      Catch::Contains("12 rows need as many kept sets, got 0"));
+  CHECK_THROWS_WITH(token_scores(p.hidden, p.head, p.targets, p.temperature, 5, {}, {{0}, {}, {}}),
+                    Catch::Contains("12 rows need as many kept sets, got 0"));
 }
 
 TEST_CASE("the logits of one chunk are not computed again, except by a second backward") {

@@ -68,7 +68,8 @@ Solution solve(const Problem& p, int64_t chunk_rows, const VocabularyPart& part 
       (part.is_cut() ? p.head.narrow(0, part.words.begin, part.words.size()) : p.head)
           .clone()
           .requires_grad_();
-  const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, chunk_rows, part, p.kept);
+  const TokenScores scores =
+      token_scores(hidden, head, p.targets, p.temperature, chunk_rows, part, p.kept);
   const auto sums = scores.logprobs_n.options();
   ((scores.logprobs_n * p.g_lp.to(sums)).sum() + (scores.entropy_n * p.g_entropy.to(sums)).sum())
       .backward();

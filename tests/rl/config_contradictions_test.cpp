@@ -132,8 +132,7 @@ TEST_CASE("log-probs over kept sets need a sampler that records them") {
     CHECK_THAT(error({top_p, "algorithm.kl_coef=0.1", std::string("algorithm.kl_in=") + where}),
                Contains("algorithm.kl_in: is ") && Contains("expected loss, or kl_to rollout"));
   }
-  CHECK(error({top_p, "algorithm.kl_coef=0.1", "algorithm.kl_in=reward",
-               "algorithm.kl_to=rollout"})
+  CHECK(error({top_p, "algorithm.kl_coef=0.1", "algorithm.kl_in=reward", "algorithm.kl_to=rollout"})
             .empty());
   CHECK_THAT(error({top_p, "algorithm.distillation.teacher=x"}),
              Contains("algorithm.distillation.teacher: is set"));
@@ -144,7 +143,8 @@ TEST_CASE("a correction by the current policy has no old policy beside it") {
     words.insert(words.begin(), "algorithm.correction.ratio_of=current");
     return joined(load_config({}, words).errors);
   };
-  const std::string bypass = "algorithm.old_logprobs=rollout", tis = "algorithm.correction.mode=tis";
+  const std::string bypass = "algorithm.old_logprobs=rollout",
+                    tis = "algorithm.correction.mode=tis";
   const std::string reject = "algorithm.correction.reject=[{by: seq_max_k3, high: 1}]";
   CHECK(error({bypass, tis, "algorithm.loss=reinforce"}).empty());
   CHECK(error({bypass, reject}).empty());
@@ -153,8 +153,9 @@ TEST_CASE("a correction by the current policy has no old policy beside it") {
   CHECK_THAT(error({reject}), Contains("algorithm.old_logprobs: is recompute"));
   CHECK_THAT(error({bypass, reject, "algorithm.correction.drop_rejected=true"}),
              Contains("correction.drop_rejected: is true"));
-  CHECK_THAT(error({bypass, tis, "algorithm.loss=reinforce", "algorithm.correction.normalize=true"}),
-             Contains("correction.normalize: is true"));
+  CHECK_THAT(
+      error({bypass, tis, "algorithm.loss=reinforce", "algorithm.correction.normalize=true"}),
+      Contains("correction.normalize: is true"));
   CHECK_THAT(error({bypass}), Contains("nothing is corrected"));
 }
 

@@ -162,7 +162,7 @@ std::string of_truncated(const rl::Config& config) {
   rollout.kept_sets = {{2}, {2, 3}};
   rollout.rewards = {{"exact_match", 1.0}};
   return rl::check_recorded(rollout, config, {.vocab_size = 8, .max_positions = 8}) ? "trained on"
-                                                                                   : "refused";
+                                                                                    : "refused";
 }
 
 std::vector<Effect> correction_effects() {
@@ -544,7 +544,9 @@ std::vector<Effect> weights_effects() {
             {"weights.shared_memory=false", "train.steps=3", "optimizer.learning_rate=1e-7"})},
       {"weights.shared_memory", "false", weights_sent, live_run},
       {"algorithm.dynamic_sampling", "refill", refilled, {}},
-      {"algorithm.dynamic_sampling_by", "shaped", recorded,
+      {"algorithm.dynamic_sampling_by",
+       "shaped",
+       recorded,
        {"algorithm.dynamic_sampling=drop", "algorithm.reward.clip=0.01"}},
       {"algorithm.dynamic_sampling_rounds",
        "2",

@@ -1,5 +1,5 @@
-// Training on top_p and top_k over the sets that the sampler kept: the trainer's log-probs are those
-// of the sampler, and every layout trains to the same weights.
+// Training on top_p and top_k over the sets that the sampler kept: the trainer's log-probs are
+// those of the sampler, and every layout trains to the same weights.
 #include <ATen/ATen.h>
 
 #include "rl/data/rollout_file.h"
@@ -18,10 +18,10 @@ Words with(Words words, const Words& more) {
 
 TEST_CASE("old log-probs over recorded sets are the sampler's, at sp 1, 2 and 4", "[kept]") {
   const SmallModel model;
-  const std::vector<Words> layouts{{},
-                                   {"parallel.ulysses_parallel_size=2"},
-                                   {"parallel.ringattn_parallel_size=2",
-                                    "parallel.ulysses_parallel_size=2"}};
+  const std::vector<Words> layouts{
+      {},
+      {"parallel.ulysses_parallel_size=2"},
+      {"parallel.ringattn_parallel_size=2", "parallel.ulysses_parallel_size=2"}};
   for (const Words& layout : layouts) {
     INFO(layout.size());
     const TemporaryDirectory run_dir;
@@ -35,8 +35,7 @@ TEST_CASE("old log-probs over recorded sets are the sampler's, at sp 1, 2 and 4"
     CHECK(figure("kept_sets/mean_size") > 1.5);
     CHECK(figure("kept_sets/max_size") <= 12);
     const double tokens = 16 * figure("completions/mean_length");
-    CHECK(figure("kept_sets/bytes") ==
-          Approx(4 * tokens * (1 + figure("kept_sets/mean_size"))));
+    CHECK(figure("kept_sets/bytes") == Approx(4 * tokens * (1 + figure("kept_sets/mean_size"))));
   }
 }
 
@@ -45,10 +44,10 @@ TEST_CASE("kept sets train to the same weights at every layout", "[kept]") {
   const TemporaryDirectory run_dir;
   live_run(model.config(with(kKept, {"train.steps=2", "log.rollouts=true"})), run_dir.path());
   const auto rollouts = run_dir.path() / "rollouts.jsonl";
-  const Words training = with(
-      kKept, {"train.steps=2", "model.dtype=float64", "train.num_mini_batches=2",
-              "algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01",
-              "model.reference_path=" + model.path("reference")});
+  const Words training =
+      with(kKept, {"train.steps=2", "model.dtype=float64", "train.num_mini_batches=2",
+                   "algorithm.kl_coef=0.1", "algorithm.entropy_coef=0.01",
+                   "model.reference_path=" + model.path("reference")});
   const RecordedRun one = recorded_run(model.config(training), rollouts);
   const std::vector<Words> layouts{
       {"sp.shared_prefix=false"},
@@ -78,7 +77,8 @@ TEST_CASE("a rollout without kept sets is refused where log-probs are over them"
   live_run(model.config({"train.steps=1", "log.rollouts=true"}), run_dir.path());
   CHECK_THROWS_WITH(
       recorded_run(model.config(kKept), run_dir.path() / "rollouts.jsonl"),
-      Catch::Contains("rollouts.jsonl:1: rollout '0/0': brings no kept set for completion token 0"));
+      Catch::Contains(
+          "rollouts.jsonl:1: rollout '0/0': brings no kept set for completion token 0"));
 }
 
 }  // namespace

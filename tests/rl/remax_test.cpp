@@ -13,9 +13,9 @@ TEST_CASE("remax: advantages are rewards less that of the group's greedy complet
   const SmallModel model;
   for (const int64_t size : {1, 3}) {
     CAPTURE(size);
-    const rl::Config config = model.config(
-        {"algorithm.advantage.estimator=remax", "rollout.group_size=" + std::to_string(size),
-         "train.steps=2", "log.rollouts=true"});
+    const rl::Config config = model.config({"algorithm.advantage.estimator=remax",
+                                            "rollout.group_size=" + std::to_string(size),
+                                            "train.steps=2", "log.rollouts=true"});
     const TemporaryDirectory run_dir;
     const auto metrics = live_run(config, run_dir.path());
     std::ifstream file(run_dir.path() / "rollouts.jsonl");

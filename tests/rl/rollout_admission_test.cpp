@@ -332,8 +332,9 @@ TEST_CASE("with remax the last sample of a group is greedy, and the others are n
           "[admission]") {
   auto config = make_config();
   config.algorithm.advantage.estimator = rl::AdvantageEstimator::kRemax;
-  expect(Reason::kInvalidField, "rollout.group_size is 2 and one is greedy",
-         [](bridge::Rollout&) {}, config);
+  expect(
+      Reason::kInvalidField, "rollout.group_size is 2 and one is greedy", [](bridge::Rollout&) {},
+      config);
   const auto sample = [](int32_t index, float temperature, int32_t top_k) -> Change {
     return [=](bridge::Rollout& r) {
       r.group_size = 3;

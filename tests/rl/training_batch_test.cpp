@@ -357,8 +357,7 @@ TEST_CASE("a sample that failed counts as the mean of its group and carries no l
                                         make_rollout(0, 0.5, 2)};
   rollouts[1].rewards.clear();
   rollouts[1].finish_reason = bridge::FinishReason::kError;
-  CHECK(rl::make_step_batch(rollouts, config).rewards.total ==
-        std::vector<double>{1.0, 0.75, 0.5});
+  CHECK(rl::make_step_batch(rollouts, config).rewards.total == std::vector<double>{1.0, 0.75, 0.5});
   CHECK(rl::make_step_batch(rollouts, config).mini_batches[0].documents[1].entries.size() == 0);
 }
 

@@ -47,18 +47,17 @@ std::string reject_of(const nlohmann::json& golden) {
 
 // The keys that are a case of verl's bypass_mode here.
 rl::AlgorithmConfig verl_config(const nlohmann::json& golden) {
-  std::vector<std::string> words{"algorithm.old_logprobs=rollout",
-                                 "algorithm.correction.ratio_of=current",
-                                 "algorithm.ppo_clip.dual_clip=3", "algorithm.clip_low=0.2",
-                                 "algorithm.clip_high=0.28",
-                                 "algorithm.correction.reject=" + reject_of(golden)};
+  std::vector<std::string> words{
+      "algorithm.old_logprobs=rollout", "algorithm.correction.ratio_of=current",
+      "algorithm.ppo_clip.dual_clip=3", "algorithm.clip_low=0.2",
+      "algorithm.clip_high=0.28",       "algorithm.correction.reject=" + reject_of(golden)};
   if (golden.at("loss_type") == "reinforce") {
     words.push_back("algorithm.loss=reinforce");
   }
   if (golden.contains("rollout_is")) {
     const nlohmann::json& threshold = golden.at("rollout_is_threshold");
-    const auto [low, high] = verl_bounds(threshold.is_string() ? threshold.get<std::string>()
-                                                             : threshold.dump());
+    const auto [low, high] =
+        verl_bounds(threshold.is_string() ? threshold.get<std::string>() : threshold.dump());
     words.push_back(std::string("algorithm.correction.mode=") + (low.empty() ? "tis" : "icepop"));
     words.push_back("algorithm.correction.low=" + (low.empty() ? "0" : low));
     words.push_back("algorithm.correction.high=" + high);
@@ -93,8 +92,8 @@ TEST_CASE("the correction by the current policy is verl's bypass_mode, loss and 
     rl::LossContext context;
     context.num_sequences = static_cast<int64_t>(of_verl().at("lengths").size());
     rl::Figures figures;
-    const at::Tensor loss = rl::policy_gradient_loss(
-        logprob, at::zeros_like(logprob.detach()), entries, config, context, figures);
+    const at::Tensor loss = rl::policy_gradient_loss(logprob, at::zeros_like(logprob.detach()),
+                                                     entries, config, context, figures);
     CHECK(loss.item<double>() == Approx(golden.at("loss").get<double>()).epsilon(1e-12));
     loss.backward();
     const at::Tensor expected = verl_column(golden.at("gradient"));

@@ -312,6 +312,22 @@ class InitFrom(unittest.TestCase):
         }, absent=["train.num_mini_batches", "rollout.top_k"])  # one mini-batch: the reference was followed
         self.assertIn('the files of Hydra\'s list "defaults" are not read', said)
 
+    def test_bypass_mode_and_remax_of_verl(self):
+        changes = (("adv_estimator: reinforce_plus_plus",
+                    "adv_estimator: remax\n  rollout_correction: {bypass_mode: true, loss_type: reinforce, rollout_is: sequence, "
+                    "rollout_is_threshold: 3.0, rollout_rs: 'token_k1,seq_max_k2', rollout_rs_threshold: '0.6_1.6,0.3'}"),
+                   ("    policy_loss: {loss_mode: gspo}\n", ""), ("  use_kl_in_reward: true\n", ""),
+                   ("  kl_ctrl: {type: adaptive, kl_coef: 0.01, horizon: 5000, target_kl: 0.2}\n", ""))
+        text = VERL_YAML
+        for old, new in changes:
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        self.translated("bypass.yaml", text, keys={
+            "algorithm.advantage.estimator": "remax", "algorithm.old_logprobs": "rollout", "algorithm.loss": "reinforce",
+            "algorithm.correction.ratio_of": "current", "algorithm.correction.mode": "tis",
+            "algorithm.correction.level": "sequence", "algorithm.correction.high": "3.0"})
+        self.assertIn("{by: token_k1, low: 0.6, high: 1.6}, {by: seq_max_k2, high: 0.3}", self.recipe.read_text())
+
     def test_a_file_of_trl(self):
         keys = {
             "algorithm.preset": "trl_grpo", "rollout.prompts_per_step": "32",  # 4 x 16 x 4 processes / 8
