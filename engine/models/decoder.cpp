@@ -62,13 +62,6 @@ std::string describe(const Stage& stage) {
          std::to_string(stage.layers.end);
 }
 
-// The words of this tensor rank.
-VocabularyPart vocabulary_part(const ModelConfig& config, const ComputeContext& context) {
-  const TensorPlace place = tensor_place(context);
-  return {context.tensor == nullptr ? nullptr : context.tensor->ranks,
-          sp::even_part(config.vocab_size, place.ranks, place.rank), config.vocab_size};
-}
-
 // Whether they are int64 and one for each token, or three in a model that takes images.
 bool are_positions(const ModelConfig& config, const at::Tensor& positions) {
   return positions.scalar_type() == at::kLong &&
@@ -353,7 +346,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const at::Tensor& positions
   at::Tensor hidden_sE = input;
   if (stage_.embeds) {
     const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
-    const VocabularyPart words = vocabulary_part(config_, context_);
+    const VocabularyPart words = vocabulary_part(*this);
     hidden_sE = scaled(config_, context_.compute,
                        words.is_cut() ? scatter_rows(embed_part(table, input, words), pass.rows)
                                       : embed(table, input));
@@ -437,7 +430,7 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n, const EntryParts& entries,
                            const KeptSets& kept) const {
-  const VocabularyPart part = vocabulary_part(config_, context_);
+  const VocabularyPart part = vocabulary_part(*this);
   const at::Tensor divisor_n = logits_divisor(*this, temperature_n);
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
     TokenScores scores = token_scores(
@@ -446,7 +439,7 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
         kept);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
-  const auto scores = run_head(*this, gather_rows(hidden_nE, entries.ranks), run);
+  const auto scores = run_head(*this, hidden_nE, run);
   return {entries.entry_order(scores[0]), entries.entry_order(scores[1])};
 }
 
@@ -484,10 +477,18 @@ std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidde
                                  const WeightSegment& run) {
   check_scores(decoder.stage());
   const ModelConfig& config = decoder.config();
-  const int64_t words = vocabulary_part(config, decoder.context()).words.size();
+  const int64_t words = vocabulary_part(decoder).words.size();
   const UnitShapes cut{decoder.compute_dtype(), {{words, config.hidden_size}}};
   ScopeChain chain;
   return run_with_weights(decoder.parameters().head().gathered(), cut, hidden_nE, run, chain);
+}
+
+VocabularyPart vocabulary_part(const Decoder& decoder) {
+  const ComputeContext& context = decoder.context();
+  const TensorPlace place = tensor_place(context);
+  const int64_t words = decoder.config().vocab_size;
+  return {context.tensor == nullptr ? nullptr : context.tensor->ranks,
+          sp::even_part(words, place.ranks, place.rank), words};
 }
 
 at::Tensor logits_divisor(const Decoder& decoder, const at::Tensor& temperature_n) {

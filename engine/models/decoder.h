@@ -133,8 +133,8 @@ class Decoder {
 
   // Log-probs and entropies of targets_n (int64) under softmax(lm_head(hidden_nE) / temperature_n).
   // Computed in chunks of rows, never [n, V] at once. Differentiable. n may be 0. entries: with
-  // tensor parallelism hidden_nE has those of this rank's own rows, in order; all else is of all
-  // entries, on every tensor rank.
+  // tensor parallelism every rank has all entries: hidden_nE in the gathered order, all else in
+  // the entries' own.
   // Collective over: the tensor-parallel ranks and the shard of a sharded decoder, also in the
   // backward.
   // Throws: as token_scores(); c10::Error for a stage that does not score.
@@ -207,6 +207,9 @@ class Decoder {
 // Throws: c10::Error for a stage that does not score; what `run` throws.
 std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
                                  const WeightSegment& run);
+
+// The words of the vocabulary that this tensor-parallel rank has.
+VocabularyPart vocabulary_part(const Decoder& decoder);
 
 // What divides the decoder's logits: a temperature, and the model's own divisor. Shapes: [n] both.
 at::Tensor logits_divisor(const Decoder& decoder, const at::Tensor& temperature_n);

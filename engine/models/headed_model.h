@@ -37,8 +37,10 @@ struct HeadOutput {
   at::Tensor values_n;
   // Of the trunk, if the input asks: the experts that each token used; 0 in layers of other ranks.
   at::Tensor routes_sLK = {};
-  // What a language-model head scored: HeadInput::hidden_nE.
+  // What a language-model head scored: the input's hidden states, gathered over tensor-parallel
+  // ranks, and its entries.
   at::Tensor hidden_nE = {};
+  EntryParts entries = {};
   at::Tensor whole_logprobs_n = {};  // with HeadInput::scores_whole
 };
 
@@ -92,9 +94,10 @@ class LanguageModel final : public HeadedModel {
   std::vector<const Decoder*> stages() const override { return pointers<const Decoder>(); }
   bool has_vocabulary() const override { return true; }
   HeadOutput apply_head(const HeadInput& input) const override {
+    const at::Tensor hidden_nE = gather_rows(input.hidden_nE, input.entries.ranks);
     const auto score = [&](const KeptSets& kept) {
-      return decoders_.back()->score(input.hidden_nE, input.target_n, input.temperature_n,
-                                     input.entries, kept);
+      return decoders_.back()->score(hidden_nE, input.target_n, input.temperature_n, input.entries,
+                                     kept);
     };
     TokenScores scores = score(input.kept);
     at::Tensor whole_n = input.scores_whole ? score({}).logprobs_n : at::Tensor();
@@ -102,7 +105,8 @@ class LanguageModel final : public HeadedModel {
             std::move(scores.entropy_n),
             {},
             {},
-            input.hidden_nE,
+            hidden_nE,
+            input.entries,
             std::move(whole_n)};
   }
   int64_t tensor_bytes(const EntryCounts& entries) const override {

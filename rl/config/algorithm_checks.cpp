@@ -325,16 +325,7 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
-// A loss of whole distributions needs the whole vocabulary on one rank.
 void check_distillation(const Config& c, std::vector<Mistake>& mistakes) {
-  if (distils_distributions(c.algorithm) && c.parallel.tensor_parallel_size > 1) {
-    mistakes.push_back(
-        {"algorithm.distillation.over",
-         "is " + word(c.algorithm.distillation.over) + ", but parallel.tensor_parallel_size is " +
-             std::to_string(c.parallel.tensor_parallel_size) +
-             ": each rank has a part of the vocabulary, and the divergence is not summed over the "
-             "parts; expected over sampled_token, or tensor_parallel_size 1"});
-  }
   if (learns_from_teacher_alone(c) && c.algorithm.dynamic_sampling != DynamicSampling::kNone) {
     mistakes.push_back({"algorithm.dynamic_sampling",
                         "is " + word(c.algorithm.dynamic_sampling) +

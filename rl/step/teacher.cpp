@@ -89,12 +89,12 @@ void Teacher::score(StepColumns& columns, const std::vector<LocalBatch>& seen,
         copies.add(x, [&said, name](at::Tensor host) { said.set(name, std::move(host)); });
       };
       if (config_.over == DistillationOver::kVocabulary) {
-        keep(kHidden, output.hidden_nE);
+        keep(kHidden, engine::own_rows(output.hidden_nE, output.entries.ranks));
       } else if (config_.over == DistillationOver::kTopK) {
         const at::Tensor temperature =
             inputs[i].temperature_n.to(output.hidden_nE.device(), /*non_blocking=*/true);
-        const engine::TopTokens top =
-            engine::top_tokens_of(head, output.hidden_nE, temperature, config_.top_k, words_);
+        const engine::TopTokens top = engine::top_tokens_of(
+            head, {output.hidden_nE, temperature, output.entries}, config_.top_k, words_);
         keep(kTopIds, top.ids_nK);
         keep(kTopLogprobs, top.logprobs_nK);
       }
@@ -107,12 +107,12 @@ at::Tensor Teacher::divergence(const engine::HeadedModel& policy, const engine::
                                const engine::Columns& entries) const {
   const engine::Divergence divergence{kind_of(config_.divergence), config_.mixture};
   const engine::Decoder& student = last_stage(policy);
-  const at::Tensor& temperature = entries["temperature"];
+  const engine::ScoredEntries scored{output.hidden_nE, entries["temperature"], output.entries};
   if (config_.over == DistillationOver::kVocabulary) {
-    return engine::divergence_from(student, output.hidden_nE, temperature,
-                                   last_stage(runner_.model()), entries[kHidden], divergence);
+    return engine::divergence_from(student, scored, last_stage(runner_.model()), entries[kHidden],
+                                   divergence);
   }
-  return engine::divergence_from(student, output.hidden_nE, temperature,
+  return engine::divergence_from(student, scored,
                                  engine::TopTokens{entries[kTopIds], entries[kTopLogprobs]},
                                  divergence);
 }
