@@ -47,11 +47,7 @@ void read_delta_net_fields(const JsonObject& json, ModelConfig& config, bool int
       gate != "silu" && gate != "swish") {
     json.refuse("output_gate_type", "is '" + gate + "', expected silu or swish");
   }
-  // Of layers that predict further ahead, which are left out; and of a state's dtype in servers.
-  for (const char* key :
-       {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}) {
-    json.has(key);
-  }
+  json.has("mamba_ssm_dtype");  // of a state, in servers
 }
 
 void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
@@ -64,7 +60,14 @@ void read_delta_net_layers(const JsonObject& json, ModelConfig& config) {
   const int64_t interval =
       json.has("full_attention_interval") ? json.require_at_least(1, "full_attention_interval") : 4;
   list_blocks(config);
-  config.on_disk.parts_left_out.emplace_back("mtp.");
+  read_further_tokens(
+      json, {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"},
+      config);
+  // Published files of Qwen3-Next have one and do not say so.
+  const auto further = json.integer("mtp_num_hidden_layers");
+  config.on_disk.further.layers =
+      further ? *further : json.integer("num_nextn_predict_layers").value_or(1);
+  config.on_disk.further.part = "mtp.";
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string type = !types.empty()                ? types[layer]
                              : (layer + 1) % interval != 0 ? kLinear

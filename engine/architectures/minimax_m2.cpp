@@ -53,11 +53,9 @@ ModelConfig read_minimax_m2(const JsonObject& json) {
       break;
     }
   }
-  // Of layers that predict further ahead, which are left out.
-  const int64_t ahead =
+  read_further_tokens(json, {"use_mtp", "num_mtp_modules", "mtp_transformer_layers"}, config);
+  config.on_disk.further.layers =
       json.boolean("use_mtp").value_or(false) ? json.integer("num_mtp_modules").value_or(0) : 0;
-  config.on_disk.layers_left_out = ahead;
-  json.has("mtp_transformer_layers");
   return config;
 }
 

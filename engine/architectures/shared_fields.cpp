@@ -142,6 +142,15 @@ void read_attention_bias(const JsonObject& json, ModelConfig& config) {
       json.boolean("attention_bias").value_or(false);
 }
 
+void read_further_tokens(const JsonObject& json, std::initializer_list<const char*> keys,
+                         ModelConfig& config) {
+  for (const char* key : keys) {
+    if (json.has(key)) {
+      config.on_disk.further.fields.emplace_back(key, json.json().at(key).dump());
+    }
+  }
+}
+
 void pass_over_qk_norm(const JsonObject& json) {
   if (json.boolean("use_qk_norm")) {
     json.pass_over("use_qk_norm");

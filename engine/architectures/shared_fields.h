@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -50,6 +51,11 @@ int64_t read_expert_count(const JsonObject& json);
 // Reads attention_bias: of q, k, v and o; none if it is missing.
 // Throws: std::runtime_error naming file and key when it is neither true nor false.
 void read_attention_bias(const JsonObject& json, ModelConfig& config);
+
+// Keeps what these fields say of layers that predict further tokens, to write it again. The fields
+// that are missing are left out. Reading how many layers there are is the caller's.
+void read_further_tokens(const JsonObject& json, std::initializer_list<const char*> keys,
+                         ModelConfig& config);
 
 // Passes over use_qk_norm, which says what classes that always norm heads do anyway.
 // Throws: std::runtime_error naming file and key when it is neither true nor false.

@@ -62,7 +62,8 @@ void read_sigmoid_experts(const JsonObject& json, ModelConfig& config) {
   for (int64_t layer = 0; layer < std::min(dense, config.num_hidden_layers); ++layer) {
     config.blocks[layer].channel_mixer = ChannelMixerKind::kMlp;
   }
-  config.on_disk.layers_left_out = json.integer("num_nextn_predict_layers").value_or(0);
+  read_further_tokens(json, {"num_nextn_predict_layers"}, config);
+  config.on_disk.further.layers = json.integer("num_nextn_predict_layers").value_or(0);
 }
 
 void write_sigmoid_experts(const ModelConfig& config, nlohmann::ordered_json& json) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "engine/io/disk_file.h"
+#include "engine/io/kept_tensors.h"
 #include "engine/io/safetensors.h"
 #include "engine/io/weight_file_sink.h"
 #include "engine/io/weight_files.h"
@@ -154,9 +156,10 @@ std::map<std::string, int64_t> unused_tensors(const fs::path& dir, const ModelCo
 WeightSink model_files(const fs::path& dir, at::ScalarType storage_dtype,
                        const SaveOptions& options) {
   return [=](UnitExport& units) {
-    save_model_description(units.weights().config(), dir, storage_dtype,
-                           options.copy_tokenizer_from);
-    write_weight_files(units, dir, storage_dtype, options.max_shard_bytes);
+    const ModelConfig& config = units.weights().config();
+    const KeptTensors kept(options.copy_from, config, storage_dtype);
+    save_model_description(config, dir, storage_dtype, options.copy_from);
+    write_weight_files(units, dir, storage_dtype, options.max_shard_bytes, kept);
   };
 }
 
@@ -167,15 +170,18 @@ void save_decoder(const Decoder& decoder, const fs::path& dir, at::ScalarType st
 
 void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& tensors,
                 const fs::path& dir, at::ScalarType storage_dtype, const SaveOptions& options) {
-  save_model_description(config, dir, storage_dtype, options.copy_tokenizer_from);
+  const KeptTensors kept(options.copy_from, config, storage_dtype);
+  save_model_description(config, dir, storage_dtype, options.copy_from);
   std::vector<SafetensorsEntry> entries;
   for (const TensorToWrite& t : tensors) {
     entries.push_back({t.name, t.dtype, t.tensor.sizes().vec()});
   }
+  std::ranges::copy(kept.entries(), std::back_inserter(entries));
   WeightStream stream(dir, std::move(entries), options.max_shard_bytes);
   for (const TensorToWrite& t : tensors) {
     stream.write(t.tensor);
   }
+  kept.write(stream);
   stream.close();
 }
 
@@ -191,15 +197,16 @@ at::ScalarType stored_dtype(const fs::path& dir) {
 }
 
 void save_model_description(const ModelConfig& config, const fs::path& dir,
-                            at::ScalarType storage_dtype, const fs::path& copy_tokenizer_from) {
+                            at::ScalarType storage_dtype, const fs::path& copy_from) {
   const std::string dtype = dtype_name(storage_dtype);
-  write_text(dir / "config.json", model_config_json(config, dtype));
+  const KeptTensors kept(copy_from, config, storage_dtype);
+  write_text(dir / "config.json", model_config_json(kept.described(config), dtype));
   write_text(dir / "generation_config.json", generation_config_json(config));
-  if (copy_tokenizer_from.empty()) {
+  if (copy_from.empty()) {
     return;
   }
   for (const std::string_view name : kTokenizerFiles) {
-    const fs::path from = copy_tokenizer_from / name;
+    const fs::path from = copy_from / name;
     if (fs::exists(from)) {
       fs::copy_file(from, dir / name, fs::copy_options::overwrite_existing);
     }

@@ -70,15 +70,16 @@ struct SaveOptions {
   // Most bytes of tensors in one file. Larger models are sharded and indexed. A single larger
   // tensor gets its own file.
   int64_t max_shard_bytes = int64_t{5} << 30;
-  // Directory whose tokenizer files and generation_config.json are copied; empty = none.
-  std::filesystem::path copy_tokenizer_from;
+  // Directory of the model that training began with; empty = none. Its tokenizer files,
+  // generation_config.json and layers that predict further tokens (KeptTensors) are copied.
+  std::filesystem::path copy_from;
 };
 
 // Sink that writes config.json of the whole model, generation_config.json and the weights in
 // storage_dtype (kFloat, kDouble, kBFloat16 or kHalf) into an existing directory; replaces files of
 // these names. Neither atomic nor durable: write into an AtomicDirectory's path. Holds one unit at
 // a time. Throws, when it is called: std::runtime_error on a write failure; c10::Error on another
-// dtype or a max_shard_bytes below 1.
+// dtype or a max_shard_bytes below 1; as KeptTensors.
 WeightSink model_files(const std::filesystem::path& dir, at::ScalarType storage_dtype,
                        const SaveOptions& options = {});
 
@@ -95,11 +96,11 @@ void save_model(const ModelConfig& config, const std::vector<TensorToWrite>& ten
                 const SaveOptions& options = {});
 
 // The files of save_model() but the weights: config.json, generation_config.json and, from another
-// directory if copy_tokenizer_from is not empty, the tokenizer's.
-// Throws: std::runtime_error on a write failure; c10::Error on another dtype.
+// directory if copy_from is not empty, the tokenizer's. The config.json announces layers that
+// predict further tokens if that directory has such.
+// Throws: std::runtime_error on a write failure; c10::Error on another dtype; as KeptTensors.
 void save_model_description(const ModelConfig& config, const std::filesystem::path& dir,
-                            at::ScalarType storage_dtype,
-                            const std::filesystem::path& copy_tokenizer_from);
+                            at::ScalarType storage_dtype, const std::filesystem::path& copy_from);
 
 // The dtype that a directory's config.json names for its weights under the key "dtype", as this
 // program and transformers 5 write it.

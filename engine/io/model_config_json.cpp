@@ -236,6 +236,9 @@ std::string model_config_json(const ModelConfig& config, const std::string& dtyp
   json["attention_dropout"] = 0.0;
   json["use_cache"] = true;
   architecture->write(config, json);
+  for (const auto& [key, value] : config.on_disk.further.fields) {
+    json[key] = nlohmann::ordered_json::parse(value);
+  }
   if (!config.on_disk.multimodal_json.empty()) {
     json = with_text_part(nlohmann::ordered_json::parse(config.on_disk.multimodal_json), json);
   }

@@ -63,8 +63,10 @@ void load_head(WeightFiles& files, const ParamUnit& head) {
 constexpr const char* kSequenceClassifier = "ForSequenceClassification";
 
 // The trunk's config.json, made a classifier's of tokens or, without a bias of the head, of
-// sequences: without dropout, with the one label that is the value.
-std::string value_config_json(const ModelConfig& trunk, bool fp64, bool head_bias) {
+// sequences: without dropout and layers that predict further tokens, with the one label that is the
+// value.
+std::string value_config_json(ModelConfig trunk, bool fp64, bool head_bias) {
+  trunk.on_disk.further = {};
   auto json = nlohmann::ordered_json::parse(model_config_json(trunk, fp64 ? "float64" : "float32"));
   const std::string name = json.at("architectures").at(0);
   TORCH_CHECK(name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration"),
@@ -135,8 +137,8 @@ WeightSink value_model_files(const fs::path& dir, int64_t max_shard_bytes) {
 }
 
 void save_reward_description(const ModelConfig& trunk, const fs::path& dir,
-                             at::ScalarType compute_dtype, const fs::path& copy_tokenizer_from) {
-  save_model_description(trunk, dir, compute_dtype, copy_tokenizer_from);
+                             at::ScalarType compute_dtype, const fs::path& copy_from) {
+  save_model_description(trunk, dir, compute_dtype, copy_from);
   write_text(dir / "config.json",
              value_config_json(trunk, compute_dtype == at::kDouble, /*head_bias=*/false));
 }

@@ -44,8 +44,7 @@ WeightSink value_model_files(const std::filesystem::path& dir,
 // tokenizer's files of a directory.
 // Throws: std::runtime_error on a write failure.
 void save_reward_description(const ModelConfig& trunk, const std::filesystem::path& dir,
-                             at::ScalarType compute_dtype,
-                             const std::filesystem::path& copy_tokenizer_from);
+                             at::ScalarType compute_dtype, const std::filesystem::path& copy_from);
 
 // Whether a directory's config.json is that of a sequence classifier.
 // Throws: std::runtime_error when it cannot be read.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace ringside::engine {
 
 void write_weight_files(UnitExport& units, const std::filesystem::path& dir, at::ScalarType storage,
-                        int64_t max_shard_bytes) {
+                        int64_t max_shard_bytes, const KeptTensors& kept) {
   const StackedExperts stacked(units.weights().config());
   std::vector<SafetensorsEntry> entries;
   const auto add = [&](const ParamSpec& spec) {
@@ -27,6 +28,7 @@ void write_weight_files(UnitExport& units, const std::filesystem::path& dir, at:
       add(specs[i++]);
     }
   }
+  std::ranges::copy(kept.entries(), std::back_inserter(entries));
   WeightStream stream(dir, std::move(entries), max_shard_bytes);
   while (const auto unit = units.next()) {
     if (stacked.holds(unit->specs().front())) {
@@ -39,6 +41,7 @@ void write_weight_files(UnitExport& units, const std::filesystem::path& dir, at:
       stream.write(unit->tensor(i));
     }
   }
+  kept.write(stream);
   stream.close();
 }
 

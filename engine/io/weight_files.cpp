@@ -44,16 +44,39 @@ ScaleBlock stored_block(const fs::path& dir) {
   return quantised ? scale_block(*quantised) : ScaleBlock{};
 }
 
-}  // namespace
-
-std::string unused_part(const ModelConfig& config, std::string_view name) {
-  std::vector<std::string> parts = config.on_disk.parts_left_out;
-  for (int64_t i = 0; i < config.on_disk.layers_left_out; ++i) {
-    parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
-  }
+// The one of these beginnings that the name has; "" without one.
+std::string part_of(const std::vector<std::string>& parts, std::string_view name) {
   const auto found =
       std::ranges::find_if(parts, [&](const std::string& part) { return name.starts_with(part); });
   return found == parts.end() ? "" : *found;
+}
+
+// Beginnings of the names of layers that predict further tokens.
+std::vector<std::string> further_parts(const ModelConfig& config) {
+  const FurtherTokensConfig& further = config.on_disk.further;
+  if (!further.part.empty()) {
+    return {further.part};
+  }
+  std::vector<std::string> parts;
+  for (int64_t i = 0; i < further.layers; ++i) {
+    parts.push_back(layer_prefix(config, config.num_hidden_layers + i));
+  }
+  return parts;
+}
+
+}  // namespace
+
+bool predicts_further(const ModelConfig& config, std::string_view name) {
+  return !part_of(further_parts(config), name).empty();
+}
+
+std::string unused_part(const ModelConfig& config, std::string_view name) {
+  const std::string further = part_of(further_parts(config), name);
+  return further.empty() ? part_of(config.on_disk.parts_left_out, name) : further;
+}
+
+bool has_weight_files(const fs::path& dir) {
+  return fs::exists(dir / kSingleWeightFile) || fs::exists(dir / kWeightIndexFile);
 }
 
 bool is_passed_over(const ModelConfig& config, std::string_view name) {
@@ -297,6 +320,11 @@ void WeightFiles::hide_fp8_scales() {
 
 ScaleBlock WeightFiles::fp8_block_of(const std::string& name) const {
   return fp8_block(entry(places_.at(name)), entry(fp8_scales_.at(name)), fp8_block_);
+}
+
+SafetensorsEntry WeightFiles::header(const std::string& name, at::ScalarType unpacked) const {
+  const bool is_packed = is_fp8(name) || is_nf4(name) || is_mxfp4(name);
+  return {name, is_packed ? unpacked : entry(places_.at(name)).dtype, shape_of(name)};
 }
 
 const SafetensorsEntry& WeightFiles::entry(const Place& place) const {

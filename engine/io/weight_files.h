@@ -25,8 +25,14 @@ inline constexpr std::string_view kWeightIndexFile = "model.safetensors.index.js
 // Throws: std::filesystem::filesystem_error.
 void remove_weight_files(const std::filesystem::path& dir);
 
-// The part of a model's files that a tensor belongs to and that is neither loaded nor saved, as the
-// beginning of its names: layers that predict further ahead, a vision tower. "" for other tensors.
+// Whether a directory has such files.
+bool has_weight_files(const std::filesystem::path& dir);
+
+// Whether the tensor belongs to a layer that predicts further tokens.
+bool predicts_further(const ModelConfig& config, std::string_view name);
+
+// The part of a model's files that a tensor belongs to and that is not loaded, as the beginning of
+// its names: layers that predict further tokens, a vision tower. "" for other tensors.
 std::string unused_part(const ModelConfig& config, std::string_view name);
 
 // Whether a tensor of a model's files is no parameter and rightly so: of an unused_part(), or a
@@ -63,6 +69,10 @@ class WeightFiles {
   // The tensor on the CPU, as stored; a packed one unpacked to fp32.
   // Throws: std::runtime_error naming file and tensor when its packed form is damaged.
   at::Tensor read(const std::string& name) const;
+
+  // Name, dtype and shape of what read() gives. unpacked: the dtype that is wanted of packed ones.
+  // Throws: as read().
+  SafetensorsEntry header(const std::string& name, at::ScalarType unpacked) const;
 
   // What is wrong, by its header, with the stored tensor of a parameter of this shape; "" when it
   // fits.

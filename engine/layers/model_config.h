@@ -86,6 +86,16 @@ struct DeltaNetConfig {
 // experts as two tensors, [experts, outputs, inputs] or [experts, inputs, outputs].
 enum class ExpertStacks { kNone, kOutputsFirst, kInputsFirst };
 
+// Layers of a model's files that predict tokens further ahead (multi-token prediction).
+struct FurtherTokensConfig {
+  int64_t layers = 0;
+  // Beginning of their tensors' names; empty: they are layers behind the others (DeepSeek-V3).
+  std::string part;
+  // What config.json says of them: keys and their values as JSON.
+  std::vector<std::pair<std::string, std::string>> fields = {};
+  bool operator==(const FurtherTokensConfig&) const = default;
+};
+
 // What a model's files hold beside it, and under which names they hold the model.
 struct OnDiskConfig {
   std::string trunk = "model.";  // beginning of all names but the head's
@@ -95,9 +105,8 @@ struct OnDiskConfig {
   // Other beginnings of names that files of such models have, with those that they stand for.
   std::vector<std::pair<std::string, std::string>> other_names = {};
   ExpertStacks stacks = ExpertStacks::kNone;
-  // Layers behind the others, which predict tokens further ahead. They are not loaded, and not
-  // written either.
-  int64_t layers_left_out = 0;
+  // Written again as the files of the model that training began with have them (KeptTensors).
+  FurtherTokensConfig further = {};
   // Beginnings of the names of other tensors that are not loaded and not written either.
   std::vector<std::string> parts_left_out = {};
   // Of the text part of a multimodal model: the whole config.json, as JSON. The part's fields are

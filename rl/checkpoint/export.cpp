@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
+#include "engine/io/kept_tensors.h"
 #include "engine/io/value_model_files.h"
 #include "engine/io/weight_files.h"
 #include "engine/io/weight_stream.h"
@@ -25,21 +28,39 @@ namespace {
 
 constexpr const char* kModelFolder = "model";
 constexpr const char* kPolicy = "policy/";
-// Of a model with a vision tower: {"started_from": the directory that has its constant tensors}.
-constexpr const char* kVisionFile = "vision.json";
+// Of a model with tensors that the run does not train: {"directory": the one that has them,
+// "vision": whether some are a vision tower's, "further": or of layers that predict further
+// tokens}.
+constexpr const char* kStartedFromFile = "started_from.json";
 
-// The tensors of a vision tower that the run does not train, from where the run has them.
+// The tensors that the run does not train, from where the run has them.
 class ConstantTensors {
  public:
   // description: CHECKPOINT/model. Throws: std::runtime_error for a file that cannot be read.
   explicit ConstantTensors(const fs::path& description) {
-    if (fs::exists(description / kVisionFile)) {
-      started_from_ =
-          engine::JsonObject::read(description / kVisionFile).text("started_from").value_or("");
+    if (fs::exists(description / kStartedFromFile)) {
+      const auto json = engine::JsonObject::read(description / kStartedFromFile);
+      started_from_ = json.require(json.text("directory"), "directory");
+      has_tower_ = json.boolean("vision").value_or(false);
+      has_further_ = json.boolean("further").value_or(false);
     }
   }
 
-  bool has_tower() const { return !started_from_.empty(); }
+  bool has_tower() const { return has_tower_; }
+  // The layers that predict further tokens.
+  // Throws: std::runtime_error naming the directory when it has none.
+  engine::KeptTensors further(const engine::ModelConfig& config, at::ScalarType dtype) const {
+    if (!has_further_) {
+      return {};
+    }
+    engine::KeptTensors kept(started_from_, config, dtype);
+    if (kept.entries().empty()) {
+      throw std::runtime_error(
+          "the layers that predict further tokens, which the run did not train, were in " +
+          started_from_ + ", where it started, and are not there");
+    }
+    return kept;
+  }
   // Throws: std::runtime_error naming the directory when it has no such tensor.
   at::Tensor read(const std::string& name, const engine::ModelConfig& config) {
     try {
@@ -55,8 +76,23 @@ class ConstantTensors {
 
  private:
   std::string started_from_;
+  bool has_tower_ = false, has_further_ = false;
   std::optional<engine::WeightFiles> files_;
 };
+
+// Writes the entries, whose values `read` gives, and then what is kept.
+void write_tensors(const fs::path& dir, std::vector<engine::SafetensorsEntry> entries,
+                   const engine::KeptTensors& kept,
+                   const std::function<at::Tensor(const std::string& name)>& read) {
+  std::vector<engine::SafetensorsEntry> all = entries;
+  std::ranges::copy(kept.entries(), std::back_inserter(all));
+  engine::WeightStream stream(dir, std::move(all), engine::SaveOptions().max_shard_bytes);
+  for (const engine::SafetensorsEntry& entry : entries) {
+    stream.write(read(entry.name));
+  }
+  kept.write(stream);
+  stream.close();
+}
 
 }  // namespace
 
@@ -70,9 +106,13 @@ void write_model_description(const fs::path& checkpoint, const engine::HeadedMod
     return;
   }
   engine::save_model_description(policy.config(), dir, policy.compute_dtype(), tokenizer_from);
-  if (policy.config().vision) {
-    const nlohmann::json from{{"started_from", fs::absolute(tokenizer_from).string()}};
-    std::ofstream(dir / kVisionFile) << from.dump() << "\n";
+  const bool vision = policy.config().vision.has_value();
+  const engine::KeptTensors kept(tokenizer_from, policy.config(), policy.compute_dtype());
+  if (vision || !kept.entries().empty()) {
+    const nlohmann::json from{{"directory", fs::absolute(tokenizer_from).string()},
+                              {"vision", vision},
+                              {"further", !kept.entries().empty()}};
+    std::ofstream(dir / kStartedFromFile) << from.dump() << "\n";
   }
 }
 
@@ -104,7 +144,7 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   }
   engine::AtomicDirectory directory(dir);
   for (const auto& entry : fs::directory_iterator(checkpoint / kModelFolder)) {
-    if (entry.path().filename() == kVisionFile) {
+    if (entry.path().filename() == kStartedFromFile) {
       continue;
     }
     fs::copy_file(entry.path(), directory.path() / entry.path().filename());
@@ -113,13 +153,12 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   for (const engine::ParamSpec& spec : specs) {
     entries.push_back({spec.name, engine::widened_dtype(spec, dtype), spec.shape});
   }
-  engine::WeightStream stream(directory.path(), entries, engine::SaveOptions().max_shard_bytes);
-  for (const engine::SafetensorsEntry& entry : entries) {
-    const std::string kept = kPolicy + entry.name;
-    stream.write(reader.tensors().contains(kept) ? reader.tensor(kept)
-                                                 : constants.read(entry.name, config));
-  }
-  stream.close();
+  write_tensors(directory.path(), std::move(entries), constants.further(config, dtype),
+                [&](const std::string& name) {
+                  const std::string kept = kPolicy + name;
+                  return reader.tensors().contains(kept) ? reader.tensor(kept)
+                                                         : constants.read(name, config);
+                });
   directory.commit();
 }
 

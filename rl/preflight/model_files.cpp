@@ -93,9 +93,11 @@ void check_weights(const std::string& key, const std::string& path,
       report.mistakes.push_back({key, std::move(problem)});
     }
     for (const auto& [part, count] : engine::unused_tensors(path, model)) {
-      report.notes.push_back(key + ": the " + std::to_string(count) + " tensors " + part +
-                             "* are not read: they take no part in text. Saved models do not hold "
-                             "them");
+      const bool kept = !of_rewards && engine::predicts_further(model, part);
+      report.notes.push_back(
+          key + ": the " + std::to_string(count) + " tensors " + part +
+          (kept ? "* predict further tokens and are not trained. Saved models hold them as they are"
+                : "* are not read: they take no part in text. Saved models do not hold them"));
     }
   } catch (const std::exception& error) {
     report.mistakes.push_back({key, error.what()});

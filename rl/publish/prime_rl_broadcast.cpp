@@ -34,11 +34,11 @@ int64_t step_of(const std::string& name) {
 }  // namespace
 
 PrimeRlBroadcast::PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
-                                   std::filesystem::path tokenizer_from,
+                                   std::filesystem::path copy_from,
                                    std::chrono::milliseconds patience)
     : root_(std::move(root)),
       storage_(storage),
-      tokenizer_from_(std::move(tokenizer_from)),
+      copy_from_(std::move(copy_from)),
       patience_(patience) {}
 
 void PrimeRlBroadcast::publish(engine::UnitExport& units, int64_t version) const {
@@ -49,7 +49,7 @@ void PrimeRlBroadcast::publish(engine::UnitExport& units, int64_t version) const
   wait_for(directory / ".receiver_ready");
   touch(directory / ".started");
   engine::SaveOptions options;
-  options.copy_tokenizer_from = tokenizer_from_;
+  options.copy_from = copy_from_;
   engine::model_files(directory, storage_, options)(units);
   touch(directory / ".finished");
   prune(version);

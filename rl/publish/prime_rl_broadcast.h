@@ -17,11 +17,10 @@ namespace ringside::rl {
 // src/prime_rl/transports/weights/base.py.
 class PrimeRlBroadcast {
  public:
-  // root: prime-rl's OUTPUT_DIR/broadcasts. storage: kFloat, kDouble or kBFloat16. tokenizer_from:
-  // directory whose tokenizer files are copied along; may be empty. patience: longest wait for the
-  // orchestrator.
+  // root: prime-rl's OUTPUT_DIR/broadcasts. storage: kFloat, kDouble or kBFloat16. copy_from: of
+  // engine::SaveOptions. patience: longest wait for the orchestrator.
   PrimeRlBroadcast(std::filesystem::path root, at::ScalarType storage,
-                   std::filesystem::path tokenizer_from, std::chrono::milliseconds patience);
+                   std::filesystem::path copy_from, std::chrono::milliseconds patience);
 
   // Publishes one version. For use in a sink.
   // Blocks: on the orchestrator's answer, at most `patience`, and on the disk.
@@ -36,7 +35,7 @@ class PrimeRlBroadcast {
 
   std::filesystem::path root_;
   at::ScalarType storage_;
-  std::filesystem::path tokenizer_from_;
+  std::filesystem::path copy_from_;
   std::chrono::milliseconds patience_;
 };
 

@@ -31,11 +31,8 @@ bool is_version_name(const std::string& name) {
 }  // namespace
 
 VersionDirectories::VersionDirectories(std::filesystem::path root, int64_t keep,
-                                       at::ScalarType storage, std::filesystem::path tokenizer_from)
-    : root_(std::move(root)),
-      keep_(keep),
-      storage_(storage),
-      tokenizer_from_(std::move(tokenizer_from)) {}
+                                       at::ScalarType storage, std::filesystem::path copy_from)
+    : root_(std::move(root)), keep_(keep), storage_(storage), copy_from_(std::move(copy_from)) {}
 
 std::filesystem::path VersionDirectories::path_of(int64_t trainer_term, int64_t version) const {
   char name[64];
@@ -68,7 +65,7 @@ std::vector<engine::TensorToWrite> VersionDirectories::with_constants(
   for (const engine::TensorToWrite& tensor : tensors) {
     published.insert(tensor.name);
   }
-  const engine::WeightFiles files(tokenizer_from_, config);
+  const engine::WeightFiles files(copy_from_, config);
   for (const engine::ParamSpec& spec : engine::decoder_specs(config)) {
     if (!published.contains(spec.name)) {
       tensors.push_back({spec.name, files.read(spec.name), storage_});
@@ -79,7 +76,7 @@ std::vector<engine::TensorToWrite> VersionDirectories::with_constants(
 
 engine::SaveOptions VersionDirectories::save_options() const {
   engine::SaveOptions options;
-  options.copy_tokenizer_from = tokenizer_from_;
+  options.copy_from = copy_from_;
   return options;
 }
 

@@ -18,10 +18,9 @@ namespace ringside::rl {
 class VersionDirectories {
  public:
   // keep: number of newest versions that stay on disk, 0 = all. storage: dtype on disk, kFloat,
-  // kDouble or kBFloat16. tokenizer_from: directory whose tokenizer files are copied along; may be
-  // empty.
+  // kDouble or kBFloat16. copy_from: of engine::SaveOptions.
   VersionDirectories(std::filesystem::path root, int64_t keep, at::ScalarType storage,
-                     std::filesystem::path tokenizer_from);
+                     std::filesystem::path copy_from);
 
   // ROOT/e<trainer_term>-v<version>, zero-padded so that names sort by age.
   std::filesystem::path path_of(int64_t trainer_term, int64_t version) const;
@@ -34,8 +33,7 @@ class VersionDirectories {
   std::filesystem::path write(const engine::Decoder& decoder, int64_t trainer_term,
                               int64_t version) const;
   // The same from a copy of the parameters in the decoder's order, so that training can continue
-  // meanwhile. Constant parts of a vision tower may be left out: they are read from the directory
-  // of the tokenizer, that of the model.
+  // meanwhile. Constant parts of a vision tower may be left out: they are read from copy_from.
   std::filesystem::path write(const engine::ModelConfig& config,
                               const std::vector<engine::TensorToWrite>& tensors,
                               int64_t trainer_term, int64_t version) const;
@@ -56,7 +54,7 @@ class VersionDirectories {
   std::filesystem::path root_;
   int64_t keep_;
   at::ScalarType storage_;
-  std::filesystem::path tokenizer_from_;
+  std::filesystem::path copy_from_;
 };
 
 }  // namespace ringside::rl

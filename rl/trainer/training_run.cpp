@@ -209,7 +209,7 @@ void TrainingRun::write_final() const {
     write(engine::WeightView(policy_->stages()),
           [&](const std::filesystem::path& dir, engine::UnitExport& units) {
             engine::SaveOptions options;
-            options.copy_tokenizer_from = base;
+            options.copy_from = base;
             engine::model_files(dir, policy.compute_dtype(), options)(units);
           });
   }

@@ -169,7 +169,7 @@ TEST_CASE("config: DeepSeek-V3's fields") {
   CHECK(config.latent == LatentAttentionConfig{12, 8, 8, 4, 6, true, false});
   CHECK(config.experts.shared_intermediate_size == 32);
   CHECK((config.experts.groups == 3 && config.experts.kept_groups == 2));
-  CHECK(config.on_disk.layers_left_out == 1);
+  CHECK(config.on_disk.further.layers == 1);
   CHECK_FALSE(config.has_experts(0));
   CHECK(config.has_experts(1));
   const auto refuses = [](const json& change, const char* error) {
@@ -203,7 +203,7 @@ TEST_CASE("config: GLM-4.5's RoPE turns half of each head, and its output has no
                                                {"num_nextn_predict_layers", 1}}));
   CHECK(other.attention.rotary_dim == 16);
   CHECK((other.attention.qk_norm && other.attention.qkv_bias && !other.attention.o_bias));
-  CHECK(other.on_disk.layers_left_out == 1);
+  CHECK(other.on_disk.further.layers == 1);
   CHECK_THROWS_WITH(load(with(fields, {{"topk_method", "greedy"}})),
                     Contains("'topk_method' is 'greedy', expected noaux_tc"));
 }

@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   try {
     const engine::Decoder decoder = engine::load_decoder(argv[1], at::kFloat);
     engine::SaveOptions options;
-    options.copy_tokenizer_from = argv[1];
+    options.copy_from = argv[1];
     if (argc == 5) {
       options.max_shard_bytes = std::stoll(argv[4]);
     }

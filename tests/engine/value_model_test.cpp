@@ -164,7 +164,7 @@ TEST_CASE("value model: layers that the configuration leaves out are passed over
   ModelConfig config = small_config(true);
   ValueModel refused(config, at::kFloat);
   CHECK_THROWS_WITH(load_value_weights(dir.path(), refused), Contains("belongs to no parameter"));
-  config.on_disk.layers_left_out = 1;
+  config.on_disk.further.layers = 1;
   ValueModel model(config, at::kFloat);
   load_value_weights(dir.path(), model);
   CHECK(same_trunk(model, random_decoder(true)));

@@ -243,6 +243,35 @@ TEST_CASE("an exported checkpoint is the Hugging Face directory of the model") {
   CHECK_FALSE(fs::exists(dir.path() / "other"));
 }
 
+TEST_CASE("an exported checkpoint has the layers that predict further tokens of the first model") {
+  engine::ModelConfig config = test::hybrid_config(/*experts=*/false);
+  config.on_disk.further = {1, "mtp.", {{"mtp_num_hidden_layers", "1"}}};
+  const test::TemporaryDirectory began, dir;
+  engine::save_decoder(test::random_decoder(config, at::kFloat, 1), began.path(), at::kFloat);
+  std::vector<engine::TensorToWrite> tensors;
+  const engine::SafetensorsFile file(began.path() / "model.safetensors");
+  for (std::size_t i = 0; i < file.entries().size(); ++i) {
+    tensors.push_back({file.entries()[i].name, file.tensor(i).clone(), at::kFloat});
+  }
+  const at::Tensor further = at::randn({16, 32});
+  tensors.push_back({"mtp.fc.weight", further, at::kBFloat16});
+  engine::write_safetensors(began.path() / "model.safetensors", tensors);
+  const engine::ModelRunner policy(
+      std::make_unique<engine::LanguageModel>(
+          std::make_unique<engine::Decoder>(test::random_decoder(config, at::kFloat, /*seed=*/2))),
+      sp::single_rank_groups(), engine::AdamWOptions{});
+  const fs::path checkpoint = dir.path() / "step-000001";
+  test::save_checkpoint(checkpoint, policy, manifest_of(1), 2);
+  rl::write_model_description(checkpoint, policy.model(), began.path());
+  rl::export_checkpoint(checkpoint, dir.path() / "out");
+  const engine::WeightFiles files(dir.path() / "out");
+  CHECK(files.read("mtp.fc.weight").equal(further.to(at::kBFloat16)));
+  CHECK(engine::load_model_config(dir.path() / "out").on_disk.further == config.on_disk.further);
+  fs::remove(began.path() / "model.safetensors");
+  CHECK_THROWS_WITH(rl::export_checkpoint(checkpoint, dir.path() / "other"),
+                    Contains("predict further tokens") && Contains(began.path().string()));
+}
+
 TEST_CASE("the newest complete checkpoints are kept and, if asked for, the best") {
   const test::TemporaryDirectory dir;
   const auto policy = make_runner(1);
