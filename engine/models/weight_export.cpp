@@ -131,11 +131,24 @@ WeightView WeightView::adapters_of(const std::vector<const Decoder*>& stages) {
   return view;
 }
 
+WeightView WeightView::adapters_of(const std::vector<PrefixedStages>& models) {
+  WeightView view(models.front().stages.front());
+  for (const auto& [prefix, stages] : models) {
+    for (Unit& unit : adapters_of(stages).units_) {
+      unit.prefix = prefix;
+      view.units_.push_back(std::move(unit));
+    }
+  }
+  return view;
+}
+
 std::vector<ParamSpec> WeightView::specs() const {
   std::vector<ParamSpec> specs;
   for (const Unit& unit : units_) {
-    const std::vector<ParamSpec>& of_unit = unit.plan.layout.specs();
-    specs.insert(specs.end(), of_unit.begin(), of_unit.end());
+    for (ParamSpec spec : unit.plan.layout.specs()) {
+      spec.name.insert(0, unit.prefix);
+      specs.push_back(std::move(spec));
+    }
   }
   return specs;
 }
@@ -190,7 +203,8 @@ std::optional<ExportedUnit> UnitExport::next() {
   const WeightView::Unit& unit = weights_.units_[next_++];
   at::Tensor values = gather(unit);
   return ExportedUnit(unit.plan,
-                      weights_.pipeline() == nullptr ? acting(unit, values) : std::move(values));
+                      weights_.pipeline() == nullptr ? acting(unit, values) : std::move(values),
+                      unit.prefix);
 }
 
 void UnitExport::skip_rest() {

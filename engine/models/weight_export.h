@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/device/device_event.h"
@@ -18,6 +20,12 @@
 #include "sp/mesh/communicator.h"
 
 namespace ringside::engine {
+
+// This rank's stages of a model, and what its parameters' names begin with in an export.
+struct PrefixedStages {
+  std::string prefix;
+  std::vector<const Decoder*> stages;
+};
 
 // Which weights of a model are exported. Holds no copy: the model must outlive it. Every rank of
 // the model makes the same view, in a pipeline of the stages that it has: the view is of the whole
@@ -39,6 +47,9 @@ class WeightView {
   // Throws: c10::Error without adapters.
   static WeightView adapters_of(const Decoder& decoder);
   static WeightView adapters_of(const std::vector<const Decoder*>& stages);
+  // The same of several models that share a base, one after another; the names of each one's
+  // parameters begin with its prefix.
+  static WeightView adapters_of(const std::vector<PrefixedStages>& models);
 
   // Of the model, or of the value model's trunk.
   const ModelConfig& config() const { return model_->config(); }
@@ -63,6 +74,7 @@ class WeightView {
     ExportPlan plan;
     const Decoder* stage = nullptr;  // whose acting_values() are exported; null: the plan's own
     int64_t owner = 0;               // its rank in the line
+    std::string prefix = {};         // before its parameters' names
     bool is_here() const { return !plan.units.empty(); }
   };
 
@@ -80,11 +92,13 @@ class WeightView {
 class ExportedUnit {
  public:
   // values: [elements of the plan], whole. The plan outlives it.
-  ExportedUnit(const ExportPlan& plan, at::Tensor values)
-      : plan_(&plan), values_(std::move(values)) {}
+  ExportedUnit(const ExportPlan& plan, at::Tensor values, std::string prefix = "")
+      : plan_(&plan), values_(std::move(values)), prefix_(std::move(prefix)) {}
 
-  // Names and shapes, in order.
+  // Names, without a prefix, and shapes, in order.
   const std::vector<ParamSpec>& specs() const { return plan_->layout.specs(); }
+  // The name of specs()[i] in the export, behind the prefix of its model.
+  std::string name(std::size_t i) const { return prefix_ + specs()[i].name; }
   // The dtype of the unit's parameters where those of others is `dtype`.
   at::ScalarType stored_dtype(at::ScalarType dtype) const {
     return widened_dtype(specs().front(), dtype);
@@ -106,6 +120,7 @@ class ExportedUnit {
  private:
   const ExportPlan* plan_;
   at::Tensor values_;
+  std::string prefix_;
 };
 
 // The units of one export, each gathered when it is asked for.

@@ -26,13 +26,30 @@ nlohmann::ordered_json state_json(const TrainingState& state) {
   if (!state.curriculum.empty()) {
     json["curriculum"] = state.curriculum;
   }
+  for (const TrainingState& adapter : state.adapters) {
+    json["adapters"].push_back({{"optimizer_step", adapter.optimizer_step},
+                                {"kl_coef", adapter.kl_coef},
+                                {"entropy_coef", adapter.entropy_coef},
+                                {"entropy", adapter.entropy}});
+  }
   return json;
 }
 
 TrainingState parse_state(const nlohmann::json& json) {
-  return {json.at("step"),         json.at("optimizer_step"), json.at("weight_version"),
-          json.at("seed"),         json.at("run_id"),         json.at("kl_coef"),
-          json.at("entropy_coef"), json.at("entropy"),        json.value("curriculum", "")};
+  TrainingState state{
+      json.at("step"),         json.at("optimizer_step"), json.at("weight_version"),
+      json.at("seed"),         json.at("run_id"),         json.at("kl_coef"),
+      json.at("entropy_coef"), json.at("entropy"),        json.value("curriculum", "")};
+  for (const nlohmann::json& own : json.value("adapters", nlohmann::json::array())) {
+    TrainingState adapter = state;
+    adapter.adapters.clear();
+    adapter.optimizer_step = own.at("optimizer_step");
+    adapter.kl_coef = own.at("kl_coef");
+    adapter.entropy_coef = own.at("entropy_coef");
+    adapter.entropy = own.at("entropy");
+    state.adapters.push_back(std::move(adapter));
+  }
+  return state;
 }
 
 std::vector<PartFile> parse_parts(const nlohmann::json& json) {

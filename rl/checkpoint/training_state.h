@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace ringside::rl {
 
@@ -19,6 +20,9 @@ struct TrainingState {
   double entropy = 0.0;
   // Of data.curriculum, as Curriculum::state(); "" without one. Rank 0's.
   std::string curriculum{};
+  // With lora.adapters a state for each, in their order. Optimizer steps, coefficients and entropy
+  // are each one's own; all else is as above.
+  std::vector<TrainingState> adapters{};
 };
 
 }  // namespace ringside::rl

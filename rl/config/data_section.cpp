@@ -75,6 +75,8 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.integer("data.max_image_pixels", data.max_image_pixels, at_least(0),
                  "images are resized to at most this many pixels; 0 = as the model's processor "
                  "says (preprocessor_config.json)");
+  fields.text("data.adapter_key", data.adapter_key,
+              "field that names the adapter that a prompt is for, one of lora.adapters");
   fields.text("data.completion_key", data.completion_key, "sft: field that holds the completion");
   fields.text(
       "data.messages_key", data.messages_key,

@@ -1,6 +1,7 @@
 #include <stdexcept>
 
 #include "engine/models/adapter_targets.h"
+#include "rl/config/adapter_checks.h"
 #include "rl/config/enums.h"
 #include "rl/config/eval_sets.h"
 #include "rl/config/sections.h"
@@ -54,8 +55,12 @@ void add_lora(FieldList& fields, LoraConfig& lora) {
               "the adapters' product is scaled by alpha / rank");
   fields.text("lora.target_modules", lora.target_modules,
               "which projections get adapters: all-linear, or names: \"q_proj, v_proj\"");
+  fields.text("lora.adapters", lora.adapters,
+              "names of several adapters over one base, each trained on its own prompts: \"math, "
+              "code\". Records of data.train name theirs (data.adapter_key); \"\" = one adapter");
   fields.path("lora.path", lora.path,
-              "PEFT directory of adapters to start from; \"\" = new adapters");
+              "PEFT directory of adapters to start from, with lora.adapters a folder of one for "
+              "each name; \"\" = new adapters");
   fields.choice("lora.base", lora.base,
                 "how the frozen weights are held: model = in model.dtype, nf4, int8");
   fields.choice(
@@ -150,6 +155,7 @@ void check_lora(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.lora.publish == LoraPublish::kAdapter) {
     check_adapter_publishing(c, mistakes);
   }
+  check_named_adapters(c, mistakes);
 }
 
 // Tasks that learn from documents.

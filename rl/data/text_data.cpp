@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/json/json_text.h"
+#include "rl/config/adapter_names.h"
 #include "rl/data/prompt_messages.h"
 #include "rl/data/record_members.h"
 #include "rl/data/record_set.h"
@@ -77,6 +78,27 @@ Prompt parse_prompt(const Record& record, const DataConfig& config, ChatFormat& 
   return prompt;
 }
 
+// The adapter that the record names; "" where the run has no named ones.
+std::string adapter_of(const Record& record, const std::vector<std::string>& names,
+                       const DataConfig& config) {
+  if (names.empty()) {
+    return "";
+  }
+  std::string all;
+  for (const std::string& name : names) {
+    all += (all.empty() ? "" : ", ") + name;
+  }
+  const Record* value = find_member(record, config.adapter_key);
+  const std::string name = value != nullptr ? text_of(*value) : "";
+  if (std::ranges::find(names, name) == names.end()) {
+    throw std::invalid_argument(
+        "\"" + config.adapter_key + "\" (data.adapter_key) " +
+        (value != nullptr ? "is " + value->dump() : std::string("is missing")) +
+        ", expected one of lora.adapters: " + all);
+  }
+  return name;
+}
+
 // What is wrong with a template that has written the same text for all prompts though their records
 // differ; "" when nothing is.
 std::string ignored_messages(const std::vector<Prompt>& prompts, RecordSet& records,
@@ -106,6 +128,7 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
   RecordSet records(files);
   ChatFormat chat(config);
   const bool with_columns = reads_columns(config.rollout.reward);
+  const std::vector<std::string> adapters = adapter_names(config.lora);
   PromptFile data;
   data.parts = records.parts();
   for (int64_t i = 0; i < records.size(); ++i) {
@@ -121,6 +144,7 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
         }
         Prompt prompt = parse_prompt(record, config.data, chat);
         prompt.images = std::move(images);
+        prompt.adapter = adapter_of(record, adapters, config.data);
         prompt.record = i;
         prompt.id = record.contains("id") ? text_of(record.at("id")) : records.id(i);
         prompt.columns = with_columns ? other_columns(record, config.data) : "";

@@ -8,6 +8,7 @@
 #include "engine/io/value_model_files.h"
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/collator_options.h"
+#include "rl/config/adapter_names.h"
 #include "rl/config/checks.h"
 #include "rl/config/task.h"
 #include "rl/config/teacher.h"
@@ -207,6 +208,22 @@ void check_adapted_model(const Config& config, const engine::ModelConfig& model,
   }
 }
 
+// Whether the adapters in a directory are those that lora.* describes.
+void check_adapter_start(const std::string& path, const LoraConfig& lora, PreflightReport& report) {
+  try {
+    const engine::AdapterOptions stored = engine::read_adapter_options(path);
+    const engine::AdapterOptions wanted = adapter_options(lora);
+    if (!(stored == wanted)) {
+      report.mistakes.push_back({"lora.path", "is " + path + ", which holds adapters of " +
+                                                  engine::describe(stored) +
+                                                  "; lora.rank, alpha and target_modules ask for " +
+                                                  engine::describe(wanted)});
+    }
+  } catch (const std::exception& error) {
+    report.mistakes.push_back({"lora.path", error.what()});
+  }
+}
+
 // Checks lora.path. Says what adapters change about other settings.
 void check_adapters(const Config& config, const engine::ModelConfig* model,
                     PreflightReport& report) {
@@ -225,17 +242,12 @@ void check_adapters(const Config& config, const engine::ModelConfig* model,
   if (lora.path.empty()) {
     return;
   }
-  try {
-    const engine::AdapterOptions stored = engine::read_adapter_options(lora.path);
-    const engine::AdapterOptions wanted = adapter_options(lora);
-    if (!(stored == wanted)) {
-      report.mistakes.push_back({"lora.path", "is " + lora.path + ", which holds adapters of " +
-                                                  engine::describe(stored) +
-                                                  "; lora.rank, alpha and target_modules ask for " +
-                                                  engine::describe(wanted)});
-    }
-  } catch (const std::exception& error) {
-    report.mistakes.push_back({"lora.path", error.what()});
+  std::vector<std::string> names = adapter_names(lora);
+  if (names.empty()) {
+    names.emplace_back();
+  }
+  for (const std::string& name : names) {
+    check_adapter_start(adapter_start(lora, name), lora, report);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "engine/models/sampling_panels.h"
 #include "engine/runner/layers_memory.h"
 #include "engine/runner/loading_memory.h"
+#include "rl/config/adapter_names.h"
 #include "rl/config/task.h"
 #include "rl/report/byte_text.h"
 #include "rl/sampling/prompt_sampler.h"
@@ -47,7 +48,9 @@ int64_t version_bytes(const Config& config, const engine::ModelConfig& model) {
   if (config.lora.publish != LoraPublish::kAdapter) {
     return engine::elements(engine::decoder_specs(model)) * element;
   }
-  return engine::elements(engine::Adapters::factors(model, adapter_options(config.lora))) * element;
+  const auto adapters = std::max<std::ptrdiff_t>(1, std::ssize(adapter_names(config.lora)));
+  return adapters * element *
+         engine::elements(engine::Adapters::factors(model, adapter_options(config.lora)));
 }
 
 // Keys and values of one token in all layers, in elements. A state does not grow; a

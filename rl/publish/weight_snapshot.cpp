@@ -92,9 +92,25 @@ void move_into(const std::shared_ptr<bridge::SharedBlock>& block,
   }
 }
 
-void require_parameters(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
+// A trained unit of one of the decoders, and what its parameters' names begin with.
+template <class Unit>
+struct PrefixedUnit {
+  std::string prefix;
+  Unit* unit;
+};
+
+template <class Unit, class Decoder>
+void add_units(std::vector<PrefixedUnit<Unit>>& units, const std::string& prefix,
+               Decoder& decoder) {
+  for (Unit* unit : decoder.trained_units()) {
+    units.push_back({prefix, unit});
+  }
+}
+
+template <class Unit>
+void require_count(const std::vector<PrefixedUnit<Unit>>& units, const bridge::Manifest& manifest) {
   std::size_t count = 0;
-  for (const engine::ParamUnit* unit : decoder.trained_units()) {
+  for (const auto& [prefix, unit] : units) {
     count += unit->specs().size();
   }
   TORCH_CHECK(manifest.tensors.size() == count, "weights: version ", manifest.version, " has ",
@@ -161,8 +177,8 @@ void WeightCopy::add(const engine::ExportedUnit& unit, at::ScalarType dtype) {
     unit.hold_for(arrived_);
   }
   for (std::size_t i = 0; i < unit.specs().size(); ++i) {
-    const engine::ParamSpec& spec = unit.specs()[i];
-    buffers_.push_back({spec.name, dtype_name(dtype), spec.shape, view_bytes(unit.range(i), copy)});
+    buffers_.push_back(
+        {unit.name(i), dtype_name(dtype), unit.specs()[i].shape, view_bytes(unit.range(i), copy)});
   }
 }
 
@@ -209,37 +225,74 @@ std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Dec
   return bridge::make_snapshot(run_id, trainer_term, version, copy_weights(decoder, dtype));
 }
 
-void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {
+namespace {
+
+void install(const std::vector<PrefixedUnit<engine::ParamUnit>>& units,
+             const bridge::WeightSnapshot& snapshot) {
   const auto& entries = snapshot.manifest.tensors;
-  require_parameters(decoder, snapshot.manifest);
+  require_count(units, snapshot.manifest);
   std::size_t i = 0;
-  for (const engine::ParamUnit* unit : decoder.trained_units()) {
+  for (const auto& [prefix, unit] : units) {
     for (const engine::ParamSpec& spec : unit->specs()) {
-      TORCH_CHECK(entries[i].name == spec.name && entries[i].shape == spec.shape,
+      TORCH_CHECK(entries[i].name == prefix + spec.name && entries[i].shape == spec.shape,
                   "weights: tensor ", i, " is ", entries[i].name, " ", entries[i].shape,
-                  ", the model expects ", spec.name, " ", spec.shape);
+                  ", the model expects ", prefix, spec.name, " ", spec.shape);
       dtype_of(entries[i++]);
     }
   }
   const at::NoGradGuard no_grad;
   std::size_t first = 0;
-  for (engine::ParamUnit* unit : decoder.trained_units()) {
+  for (const auto& [prefix, unit] : units) {
     install_unit(*unit, snapshot, first);
     unit->changed();
     first += unit->specs().size();
   }
 }
 
-std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
-  require_parameters(decoder, manifest);
+std::string root_hash_of(const std::vector<PrefixedUnit<const engine::ParamUnit>>& units,
+                         const bridge::Manifest& manifest) {
+  require_count(units, manifest);
   std::vector<bridge::NamedBuffer> installed;
-  for (const engine::ParamUnit* unit : decoder.trained_units()) {
+  for (const auto& [prefix, unit] : units) {
     Converted values(unit->layout(), unit->flat().detach());
     for (std::size_t i = 0; i < unit->specs().size(); ++i) {
       installed.push_back(values.parameter(i, dtype_of(manifest.tensors[installed.size()])));
+      installed.back().name.insert(0, prefix);
     }
   }
   return bridge::root_hash_of(installed);
+}
+
+}  // namespace
+
+void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot) {
+  std::vector<PrefixedUnit<engine::ParamUnit>> units;
+  add_units(units, "", decoder);
+  install(units, snapshot);
+}
+
+void install_weights(std::span<const PrefixedDecoder> decoders,
+                     const bridge::WeightSnapshot& snapshot) {
+  std::vector<PrefixedUnit<engine::ParamUnit>> units;
+  for (const auto& [prefix, decoder] : decoders) {
+    add_units(units, prefix, *decoder);
+  }
+  install(units, snapshot);
+}
+
+std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest) {
+  std::vector<PrefixedUnit<const engine::ParamUnit>> units;
+  add_units(units, "", decoder);
+  return root_hash_of(units, manifest);
+}
+
+std::string installed_root_hash(std::span<const PrefixedDecoder> decoders,
+                                const bridge::Manifest& manifest) {
+  std::vector<PrefixedUnit<const engine::ParamUnit>> units;
+  for (const auto& [prefix, decoder] : decoders) {
+    add_units(units, prefix, std::as_const(*decoder));
+  }
+  return root_hash_of(units, manifest);
 }
 
 }  // namespace ringside::rl

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,9 +73,22 @@ std::shared_ptr<const bridge::WeightSnapshot> snapshot_weights(const engine::Dec
 // a dtype is not F32, BF16, F16 or F64; the decoder is then unchanged.
 void install_weights(engine::Decoder& decoder, const bridge::WeightSnapshot& snapshot);
 
+// One of several decoders that a snapshot is of: its tensors' names begin with `prefix`, as
+// engine::PrefixedStages exports them.
+struct PrefixedDecoder {
+  std::string prefix;
+  engine::Decoder* decoder;
+};
+// The same into all of these, whose tensors follow one another in the snapshot.
+void install_weights(std::span<const PrefixedDecoder> decoders,
+                     const bridge::WeightSnapshot& snapshot);
+
 // The root hash of the weights that install_weights() writes, read back in the manifest's dtypes.
 // It equals the manifest's root hash exactly when the installation was complete.
 // Throws: c10::Error when the manifest has another number of tensors than the decoder.
 std::string installed_root_hash(const engine::Decoder& decoder, const bridge::Manifest& manifest);
+// The same of all of these.
+std::string installed_root_hash(std::span<const PrefixedDecoder> decoders,
+                                const bridge::Manifest& manifest);
 
 }  // namespace ringside::rl

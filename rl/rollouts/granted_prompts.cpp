@@ -1,7 +1,10 @@
 #include "rl/rollouts/granted_prompts.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
+
+#include "rl/config/adapter_names.h"
 
 namespace ringside::rl {
 
@@ -35,6 +38,19 @@ GrantedAnswers::GrantedAnswers(const Config& config, const PromptSet& prompts)
     : order_(prompts.parts, config) {
   for (const Prompt& prompt : prompts.prompts) {
     answers_.push_back(prompt.answer);
+  }
+}
+
+GrantedAdapters::GrantedAdapters(const Config& config, const PromptSet& prompts)
+    : order_(prompts.parts, config) {
+  const std::vector<std::string> names = adapter_names(config.lora);
+  for (const Prompt& prompt : prompts.prompts) {
+    const auto found = std::ranges::find(names, prompt.adapter);
+    if (found == names.end()) {
+      throw std::runtime_error(prompt.place + ": the adapter \"" + prompt.adapter +
+                               "\" is none of lora.adapters");
+    }
+    adapters_.push_back(found - names.begin());
   }
 }
 

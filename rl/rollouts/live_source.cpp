@@ -110,8 +110,9 @@ std::optional<std::vector<int64_t>> known_stop_ids(
 
 // What the trainer knows of the prompts that workers sample.
 struct KnownPrompts {
-  std::unique_ptr<GrantedAnswers> answers;  // null: not known here
-  std::vector<OrderPart> parts;             // none: as above
+  std::unique_ptr<GrantedAnswers> answers;    // null: not known here
+  std::vector<OrderPart> parts;               // none: as above
+  std::unique_ptr<GrantedAdapters> adapters;  // null without lora.adapters
 };
 
 // Sets the admission rules of rollouts and workers.
@@ -133,7 +134,10 @@ KnownPrompts set_admission(bridge::TrainerOptions& options, const Config& config
   std::unique_ptr<GrantedPrompts> granted;
   KnownPrompts known;
   if (!prompts.prompts.empty() && tokenizer) {
-    known = {std::make_unique<GrantedAnswers>(config, prompts), prompts.parts};
+    known = {std::make_unique<GrantedAnswers>(config, prompts), prompts.parts, nullptr};
+    if (!config.lora.adapters.empty()) {
+      known.adapters = std::make_unique<GrantedAdapters>(config, prompts);
+    }
     if (known_ids) {
       granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
     }
@@ -145,6 +149,17 @@ KnownPrompts set_admission(bridge::TrainerOptions& options, const Config& config
   options.admission = std::make_shared<LiveAdmission>(
       config, model_bounds(model), std::move(granted), std::move(held_out_ids), std::move(images));
   return known;
+}
+
+// Without the prompts nobody knows whose a group is.
+void require_adapters(const Config& config, const KnownPrompts& known) {
+  if (!config.lora.adapters.empty() && known.adapters == nullptr) {
+    throw std::runtime_error("lora.adapters is " + config.lora.adapters +
+                             ", but the trainer cannot read the prompts of data.train " +
+                             config.data.train +
+                             ", which name their adapters; expected that file and tokenizer.json "
+                             "of model.path on the trainer's machine too");
+  }
 }
 
 // The curriculum of a run, with the prompts of its next steps chosen; nullptr without one.
@@ -266,9 +281,10 @@ class LiveSource final : public RolloutSource {
 
  public:
   LiveSource(const Config& config, const bridge::TrainerOptions& options, const StepRules& rules,
-             const std::filesystem::path& directory, int64_t last_step,
-             std::unique_ptr<GrantedAnswers> answers, std::shared_ptr<Curriculum> curriculum)
-      : answers_(std::move(answers)),
+             const std::filesystem::path& directory, int64_t last_step, KnownPrompts known,
+             std::shared_ptr<Curriculum> curriculum)
+      : answers_(std::move(known.answers)),
+        adapters_(std::move(known.adapters)),
         curriculum_(std::move(curriculum)),
         rewards_(parse_rewards(config.rollout.reward)),
         group_size_(config.rollout.group_size),
@@ -298,6 +314,10 @@ class LiveSource final : public RolloutSource {
 
   std::string reference_answer(int64_t group_id) override {
     return answers_ && group_id >= 0 ? answers_->of(group_id) : "";
+  }
+
+  int64_t adapter(int64_t group_id) override {
+    return adapters_ && group_id >= 0 ? adapters_->of(group_id) : -1;
   }
 
   void observe(int64_t step, std::span<const bridge::Rollout> rollouts) override {
@@ -463,8 +483,9 @@ class LiveSource final : public RolloutSource {
     intake_.publish(std::move(snapshot), next_step);
   }
 
-  std::unique_ptr<GrantedAnswers> answers_;  // null: not known here
-  std::shared_ptr<Curriculum> curriculum_;   // shared with the step policy; null: none
+  std::unique_ptr<GrantedAnswers> answers_;    // null: not known here
+  std::unique_ptr<GrantedAdapters> adapters_;  // null without lora.adapters
+  std::shared_ptr<Curriculum> curriculum_;     // shared with the step policy; null: none
   std::vector<WeightedReward> rewards_;
   int64_t group_size_;
   int64_t max_staleness_;
@@ -500,13 +521,14 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   bridge::TrainerOptions options = trainer_options(
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
   KnownPrompts known = set_admission(options, config);
+  require_adapters(config, known);
   const auto curriculum =
       make_curriculum(config, known.parts, curriculum_state, restored_version + 1);
   options.newest_of_term = record_start(directory, options.trainer_term, restored_version);
   try {
     return std::make_unique<LiveSource>(config, options,
                                         step_rules(config, restored_version, curriculum), directory,
-                                        last_step, std::move(known.answers), curriculum);
+                                        last_step, std::move(known), curriculum);
   } catch (const bridge::BindError& error) {
     throw std::runtime_error(
         std::string(error.address == options.rollout_address ? "bridge.rollout_address"

@@ -14,6 +14,7 @@
 #include "engine/ops/token_scores.h"
 #include "engine/runner/collator_options.h"
 #include "engine/runner/loading_memory.h"
+#include "rl/config/adapter_names.h"
 #include "rl/config/batch_arithmetic.h"
 #include "rl/config/task.h"
 #include "rl/config/teacher.h"
@@ -193,6 +194,27 @@ int64_t teacher_memory(const Config& config, const engine::ComputeContext& conte
   }
 }
 
+// The adapters of a run beside its first ones: their values, moments and gradients.
+void add_other_adapters(const Config& config, const StagesMemory& stages,
+                        const engine::ComputeContext& context, const engine::StateShape& state,
+                        engine::MemoryEstimate& policy) {
+  const auto others = std::ssize(adapter_names(config.lora)) - 1;
+  if (config.lora.rank == 0 || others <= 0) {
+    return;
+  }
+  int64_t elements = 0;
+  for (const engine::Stage& stage :
+       stages.stages ? stages.stages->stages
+                     : std::vector<engine::Stage>{engine::whole_stage(stages.model)}) {
+    elements += engine::elements(
+        engine::Adapters::factors(stages.model, stage, adapter_options(config.lora)));
+  }
+  const int64_t bytes = others * elements * static_cast<int64_t>(c10::elementSize(context.master));
+  policy.weights += bytes;
+  policy.gradients += bytes;
+  (state.moments_on_host || state.masters_on_host ? policy.host : policy.moments) += 2 * bytes;
+}
+
 RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c10::Device device) {
   const engine::ModelConfig& model = stages.model;
   const engine::ComputeContext context(scalar_type(config.model.dtype), device);
@@ -206,6 +228,7 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
   }
   shape.adapters = adapter_shape(config);
   memory.policy = shape.adapters ? stages.estimate(context, shape) : whole;
+  add_other_adapters(config, stages, context, shape.state, memory.policy);
   // With adapters the reference is the policy without them, unless it has a directory of its own.
   if (has_reference(config) && (!shape.adapters || !config.model.reference_path.empty())) {
     shape.trains = false;

@@ -10,6 +10,7 @@
 #include "engine/models/pipeline.h"
 #include "engine/models/quantised_layer.h"
 #include "engine/models/random_weights.h"
+#include "rl/config/adapter_names.h"
 #include "rl/setup/product_choice.h"
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
@@ -196,21 +197,55 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
   return std::move(load_policy_stages(config, context).front());
 }
 
+namespace {
+
+// Adds those that `name` starts with.
+void add_adapters(const Config& config, const std::string& name,
+                  const std::vector<std::unique_ptr<engine::Decoder>>& stages) {
+  const std::string path = adapter_start(config.lora, name);
+  for (const auto& stage : stages) {
+    engine::Adapters& adapters = stage->add_adapters(adapter_options(config.lora));
+    if (path.empty()) {
+      adapters.init_random(static_cast<uint64_t>(config.seed));
+    } else {
+      engine::load_adapters(path, adapters);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
     const Config& config, const engine::ComputeContext& context) {
   auto stages = load_starting_stages(config, config.model.path, context, policy_storage(config));
-  if (config.lora.rank == 0) {
-    return stages;
-  }
-  for (const auto& stage : stages) {
-    engine::Adapters& adapters = stage->add_adapters(adapter_options(config.lora));
-    if (config.lora.path.empty()) {
-      adapters.init_random(static_cast<uint64_t>(config.seed));
-    } else {
-      engine::load_adapters(config.lora.path, adapters);
-    }
+  if (config.lora.rank > 0) {
+    add_adapters(config, "", stages);
   }
   return stages;
+}
+
+std::vector<LoadedPolicy> load_policies(const Config& config,
+                                        const engine::ComputeContext& context) {
+  const std::vector<std::string> names = adapter_names(config.lora);
+  std::vector<LoadedPolicy> policies;
+  if (names.empty()) {
+    policies.push_back({"", load_policy_stages(config, context)});
+    return policies;
+  }
+  auto first = load_starting_stages(config, config.model.path, context, policy_storage(config));
+  for (const std::string& name : names) {
+    LoadedPolicy& policy = policies.emplace_back();
+    policy.name = name;
+    if (policies.size() == 1) {
+      policy.stages = std::move(first);
+    } else {
+      for (const auto& stage : policies.front().stages) {
+        policy.stages.push_back(stage->without_adapters());
+      }
+    }
+    add_adapters(config, name, policy.stages);
+  }
+  return policies;
 }
 
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device) {
@@ -223,6 +258,18 @@ std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::De
   }
   return std::make_unique<engine::Decoder>(load_model_config(config, config.model.path), context,
                                            worker_storage(config), [](engine::ParamUnit&) {});
+}
+
+std::vector<WorkerModel> make_worker_models(const Config& config, c10::Device device) {
+  std::vector<WorkerModel> models;
+  if (config.lora.adapters.empty()) {
+    models.push_back({"", make_worker_model(config, device)});
+    return models;
+  }
+  for (LoadedPolicy& policy : load_policies(config, compute_context(config, device))) {
+    models.push_back({policy.name, std::move(policy.stages.front())});
+  }
+  return models;
 }
 
 }  // namespace ringside::rl

@@ -94,10 +94,30 @@ std::unique_ptr<engine::Decoder> load_policy(const Config& config,
 std::vector<std::unique_ptr<engine::Decoder>> load_policy_stages(
     const Config& config, const engine::ComputeContext& context);
 
+// This rank's stages of one policy of a run. name: of its adapter among several; "" = the only one.
+struct LoadedPolicy {
+  std::string name;
+  std::vector<std::unique_ptr<engine::Decoder>> stages;
+};
+// All policies of the run: load_policy_stages(), or with lora.adapters one for each name, which
+// share the frozen base. Each has the adapters that a run of its own would start with.
+// Throws: as load_policy() and adapter_names().
+std::vector<LoadedPolicy> load_policies(const Config& config,
+                                        const engine::ComputeContext& context);
+
 // A worker's model before its first weights: load_policy() if versions are adapters alone,
 // otherwise a model in worker_storage() whose parameters arrive with the first version. One that
 // takes images has its starting weights, since the constant part of its tower does not arrive.
 // Throws: as load_policy().
 std::unique_ptr<engine::Decoder> make_worker_model(const Config& config, c10::Device device);
+
+// A model of a worker's that samples for one adapter. name: as of LoadedPolicy.
+struct WorkerModel {
+  std::string name;
+  std::unique_ptr<engine::Decoder> decoder;
+};
+// make_worker_model(), or with lora.adapters one for each name, which share the frozen base.
+// Throws: as make_worker_model() and load_policies().
+std::vector<WorkerModel> make_worker_models(const Config& config, c10::Device device);
 
 }  // namespace ringside::rl

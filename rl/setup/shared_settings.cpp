@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/models/adapter_targets.h"
+#include "rl/config/adapter_names.h"
 #include "rl/config/checks.h"
 #include "rl/config/enums.h"
 #include "rl/data/group_prompts.h"
@@ -31,6 +32,9 @@ class ListHash {
     for (const Prompt& prompt : prompts) {
       add(prompt.prompt);
       add(prompt.answer);
+      if (!prompt.adapter.empty()) {
+        add(prompt.adapter);
+      }
       for (const PromptImage& image : prompt.images) {
         add(image.hash);
       }
@@ -101,7 +105,11 @@ std::string published_weights(const LoraConfig& lora) {
   for (const std::string& name : engine::parse_adapter_targets(lora.target_modules)) {
     text += " " + name;
   }
-  return text + ", base " + std::string(to_string(lora.base));
+  text += ", base " + std::string(to_string(lora.base));
+  for (const std::string& name : adapter_names(lora)) {
+    text += ", for " + name;
+  }
+  return text;
 }
 
 }  // namespace

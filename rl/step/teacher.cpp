@@ -112,9 +112,8 @@ at::Tensor Teacher::divergence(const engine::HeadedModel& policy, const engine::
     return engine::divergence_from(student, scored, last_stage(runner_.model()), entries[kHidden],
                                    divergence);
   }
-  return engine::divergence_from(student, scored,
-                                 engine::TopTokens{entries[kTopIds], entries[kTopLogprobs]},
-                                 divergence);
+  return engine::divergence_from(
+      student, scored, engine::TopTokens{entries[kTopIds], entries[kTopLogprobs]}, divergence);
 }
 
 at::Tensor Teacher::distillation_loss(const engine::HeadedModel& policy,

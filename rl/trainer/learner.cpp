@@ -271,12 +271,11 @@ void Learner::update_critic(const LocalBatch& local, const MiniBatch& mini_batch
   }
 }
 
-void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages) {
+void Learner::adapt(const StepUpdates& updates, const StepAdvantages& advantages, int64_t samples) {
   const AlgorithmConfig& algorithm = config_.algorithm;
   const double kl =
       algorithm.kl_in == KlIn::kLoss ? merged_figures(updates.policy)["kl"] : advantages.kl;
-  state_.kl_coef = next_kl_coef(
-      state_.kl_coef, kl, config_.rollout.prompts_per_step * config_.rollout.group_size, algorithm);
+  state_.kl_coef = next_kl_coef(state_.kl_coef, kl, samples, algorithm);
   if (reference_) {
     reference_->follow(policy_.runner(), state_.step + 1);
   }

@@ -29,6 +29,7 @@ struct StepUpdates {
   // Result of correction_weights for the step; `weight` is empty when nothing is corrected.
   CorrectionResult correction;
   double kl_coef = 0.0;  // with which the step's KL terms were multiplied
+  int64_t policies = 1;  // whose updates these are; of several come first those of the first passes
 };
 
 // How one pass goes over a step's samples.
@@ -87,8 +88,9 @@ class Learner {
   StepUpdates update(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
                      std::span<const double> scores);
 
-  // Updates the adaptive KL coefficient and the reference policy after the step. Not collective.
-  void adapt(const StepUpdates& updates, const StepAdvantages& advantages);
+  // Updates the adaptive KL coefficient and the reference policy after a step of so many samples.
+  // Not collective.
+  void adapt(const StepUpdates& updates, const StepAdvantages& advantages, int64_t samples);
 
  private:
   LossFunction policy_loss(const MiniBatch& mini_batch) const;

@@ -24,23 +24,28 @@ int64_t updates_per_step(const Config& config) {
   return iterations * config.train.num_mini_batches;
 }
 
-std::unique_ptr<engine::HeadedModel> load_model(const Config& config,
-                                                const engine::ComputeContext& context) {
-  if (config.algorithm.task == Task::kRewardModel) {
-    return load_value_model(config, config.model.path, config.model.init == ModelInit::kRandom,
-                            /*head_bias=*/false, context);
-  }
-  auto stages = load_policy_stages(config, context);
+std::unique_ptr<engine::HeadedModel> model_of(
+    const Config& config, std::vector<std::unique_ptr<engine::Decoder>> stages) {
   for (const auto& stage : stages) {
     stage->set_activation_options(activation_options(config));
   }
   return std::make_unique<engine::LanguageModel>(std::move(stages));
 }
 
-std::unique_ptr<engine::ModelRunner> load_runner(const Config& config,
-                                                 const sp::ProcessGroups& comms) {
-  auto runner = std::make_unique<engine::ModelRunner>(
-      load_model(config, compute_context(config, comms)), comms, adamw_options(config.optimizer));
+std::unique_ptr<engine::HeadedModel> load_model(const Config& config,
+                                                const engine::ComputeContext& context) {
+  if (config.algorithm.task == Task::kRewardModel) {
+    return load_value_model(config, config.model.path, config.model.init == ModelInit::kRandom,
+                            /*head_bias=*/false, context);
+  }
+  return model_of(config, load_policy_stages(config, context));
+}
+
+std::unique_ptr<engine::ModelRunner> make_runner(const Config& config,
+                                                 const sp::ProcessGroups& comms,
+                                                 std::unique_ptr<engine::HeadedModel> model) {
+  auto runner = std::make_unique<engine::ModelRunner>(std::move(model), comms,
+                                                      adamw_options(config.optimizer));
   runner->balance_experts(
       {config.model.router_aux_loss_coef, config.model.router_bias_update_rate});
   return runner;
@@ -49,7 +54,18 @@ std::unique_ptr<engine::ModelRunner> load_runner(const Config& config,
 }  // namespace
 
 PolicyTraining::PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state)
-    : config_(config), ranks_(ranks), state_(state), runner_(load_runner(config, ranks.comms())) {}
+    : config_(config),
+      ranks_(ranks),
+      state_(state),
+      runner_(make_runner(config, ranks.comms(),
+                          load_model(config, compute_context(config, ranks.comms())))) {}
+
+PolicyTraining::PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state,
+                               std::vector<std::unique_ptr<engine::Decoder>> stages)
+    : config_(config),
+      ranks_(ranks),
+      state_(state),
+      runner_(make_runner(config, ranks.comms(), model_of(config, std::move(stages)))) {}
 
 double PolicyTraining::learning_rate_factor() const {
   const OptimizerConfig& optimizer = config_.optimizer;

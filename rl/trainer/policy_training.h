@@ -25,6 +25,9 @@ class PolicyTraining {
   // counts its optimizer steps. All three must outlive this. Not collective. Blocks: until the
   // weights are read. Throws: as these.
   PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state);
+  // Of a policy that is loaded: this rank's stages of it. As above.
+  PolicyTraining(const Config& config, const RunRanks& ranks, TrainingState& state,
+                 std::vector<std::unique_ptr<engine::Decoder>> stages);
 
   engine::ModelRunner& runner() { return *runner_; }
   // The first of this rank's stages; the whole decoder without a pipeline.

@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "rl/config/adapter_names.h"
 #include "rl/data/record_set.h"
 #include "rollout_bridge/base/content_hash.h"
 
@@ -70,6 +72,15 @@ std::vector<fs::path> model_files(const fs::path& dir) {
   return files;
 }
 
+// The same of the adapters that a run starts from.
+std::vector<fs::path> adapter_files(const LoraConfig& lora) {
+  std::vector<fs::path> files = model_files(adapter_start(lora, ""));
+  for (const std::string& name : adapter_names(lora)) {
+    std::ranges::copy(model_files(adapter_start(lora, name)), std::back_inserter(files));
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string fingerprint_of(const std::vector<fs::path>& files) {
@@ -95,11 +106,13 @@ SourceFingerprints source_fingerprints(const Config& config) {
        {std::pair("model.path", &config.model.path),
         std::pair("model.reference_path", &config.model.reference_path),
         std::pair("algorithm.distillation.teacher", &config.algorithm.distillation.teacher),
-        std::pair("algorithm.critic.model_path", &config.algorithm.critic.model_path),
-        std::pair("lora.path", &config.lora.path)}) {
+        std::pair("algorithm.critic.model_path", &config.algorithm.critic.model_path)}) {
     if (!path->empty()) {
       add(key, model_files(*path));
     }
+  }
+  if (!config.lora.path.empty()) {
+    add("lora.path", adapter_files(config.lora));
   }
   for (const auto& [key, files] :
        {std::pair("data.train", &config.data.train), std::pair("data.sft", &config.data.sft),

@@ -260,9 +260,9 @@ Metrics rl_step_metrics(std::span<const bridge::Rollout> rollouts, const StepBat
     if (policy_loss(algorithm.loss).choose != nullptr) {
       metrics.emplace_back("clip_ratio/covariance", figures["chosen"]);
     }
-    const auto passes = static_cast<std::size_t>(config.train.num_mini_batches);
+    const auto of_pass = static_cast<std::size_t>(config.train.num_mini_batches * updates.policies);
     const StepFigures first_pass =
-        merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), passes)));
+        merged_figures(std::span(updates.policy).first(std::min(updates.policy.size(), of_pass)));
     append_mismatch_metrics(metrics, first_pass);
     if (corrects_in_loss(algorithm.correction)) {
       append_current_weight_metrics(metrics, figures);

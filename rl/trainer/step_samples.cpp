@@ -30,9 +30,8 @@ std::vector<sp::Document> documents_of(const StepBatch& batch, sp::Range tokens)
 }  // namespace
 
 StepSamples::StepSamples(const Config& config, const RunRanks& ranks,
-                         const engine::ModelRunner& policy, const std::filesystem::path& run_dir,
-                         GrantedImages* images)
-    : config_(config), ranks_(ranks), policy_(policy), images_(images) {
+                         const std::filesystem::path& run_dir, GrantedImages* images)
+    : config_(config), ranks_(ranks), images_(images) {
   if (ranks.is_main() && config.log.samples > 0) {
     const int64_t placeholder = images == nullptr ? -1 : images->rules().image_token_id;
     log_.emplace(open_sample_log(run_dir, config.model.path, placeholder));
@@ -79,7 +78,8 @@ std::vector<double> StepSamples::of_picked(const std::vector<double>& column) co
   return values;
 }
 
-StepSamples::Logprobs StepSamples::logprobs(const std::vector<LocalBatch>& mini_batches,
+StepSamples::Logprobs StepSamples::logprobs(const engine::ModelRunner& policy,
+                                            const std::vector<LocalBatch>& mini_batches,
                                             const StepBatch& batch,
                                             std::span<const UpdateResult> updates) const {
   // One after another over the mini-batches; none where passes have mini-batches of their own.
@@ -115,13 +115,14 @@ StepSamples::Logprobs StepSamples::logprobs(const std::vector<LocalBatch>& mini_
   }
   merge_columns(to_merge, *ranks_.comms().control(sp::axes::kEntries));
   if (config_.log.samples_after) {
-    found.after = score_again(batch);
+    found.after = score_again(policy, batch);
   }
   return found;
 }
 
 // Collective over: the world.
-std::vector<double> StepSamples::score_again(const StepBatch& batch) const {
+std::vector<double> StepSamples::score_again(const engine::ModelRunner& policy,
+                                             const StepBatch& batch) const {
   std::vector<sp::Document> documents;
   for (const Picked& picked : picked_) {
     std::ranges::move(documents_of(batch, picked.tokens), std::back_inserter(documents));
@@ -138,16 +139,17 @@ std::vector<double> StepSamples::score_again(const StepBatch& batch) const {
   }
   std::vector<double> all;
   for (const auto& of_document :
-       score_documents(policy_, documents, ranks_.mesh(), ranks_.comms(), options,
+       score_documents(policy, documents, ranks_.mesh(), ranks_.comms(), options,
                        of_picked(batch.columns.temperature), std::move(kept_sets))) {
     all.insert(all.end(), of_document.begin(), of_document.end());
   }
   return all;
 }
 
-void StepSamples::write(int64_t step, const std::vector<LocalBatch>& mini_batches,
-                        const StepBatch& batch, std::span<const UpdateResult> updates) {
-  const Logprobs found = logprobs(mini_batches, batch, updates);
+void StepSamples::write(int64_t step, const engine::ModelRunner& policy,
+                        const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+                        std::span<const UpdateResult> updates) {
+  const Logprobs found = logprobs(policy, mini_batches, batch, updates);
   if (!log_ || picked_.empty()) {
     return;
   }

@@ -25,8 +25,8 @@ class StepSamples {
   // Opens the file on rank 0 if log.samples is above 0. images: of prompts that have some; null:
   // none has. All references must outlive this. Not collective.
   // Throws: as open_sample_log().
-  StepSamples(const Config& config, const RunRanks& ranks, const engine::ModelRunner& policy,
-              const std::filesystem::path& run_dir, GrantedImages* images);
+  StepSamples(const Config& config, const RunRanks& ranks, const std::filesystem::path& run_dir,
+              GrantedImages* images);
 
   // Picks samples of the step. The arguments must live until write(). source: rank 0's, which
   // knows the reference answers; else null. Reads the images of the samples on rank 0. Not
@@ -37,9 +37,10 @@ class StepSamples {
   // before the step are those of its first forward pass over them: the scoring pass if there was
   // one, else the first training pass. Those after it are computed anew with log.samples_after;
   // without it they are those of the last training pass, and absent if the step has one optimizer
-  // step. mini_batches, batch and updates: the step's.
+  // step. policy: that the samples are of. mini_batches, batch and updates: the step's.
   // Collective over: the world.
-  void write(int64_t step, const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
+  void write(int64_t step, const engine::ModelRunner& policy,
+             const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
              std::span<const UpdateResult> updates);
 
  private:
@@ -53,15 +54,14 @@ class StepSamples {
     std::vector<double> before;
     std::vector<double> after;
   };
-  Logprobs logprobs(const std::vector<LocalBatch>& mini_batches, const StepBatch& batch,
-                    std::span<const UpdateResult> updates) const;
-  std::vector<double> score_again(const StepBatch& batch) const;
+  Logprobs logprobs(const engine::ModelRunner& policy, const std::vector<LocalBatch>& mini_batches,
+                    const StepBatch& batch, std::span<const UpdateResult> updates) const;
+  std::vector<double> score_again(const engine::ModelRunner& policy, const StepBatch& batch) const;
   bool has_picked(const sp::MicroBatch& batch, int64_t first_token) const;
   std::vector<double> of_picked(const std::vector<double>& column) const;
 
   const Config& config_;
   const RunRanks& ranks_;
-  const engine::ModelRunner& policy_;
   GrantedImages* images_;
   std::optional<SampleLog> log_;  // rank 0's
   std::vector<Picked> picked_;

@@ -15,11 +15,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "rl/config/adapter_names.h"
 #include "rl/config/teacher.h"
 #include "rl/data/greedy_rollouts.h"
 #include "rl/data/rollout_rewards.h"
@@ -34,6 +36,7 @@
 #include "rl/trainer/evaluation.h"
 #include "rl/trainer/learner.h"
 #include "rl/trainer/mismatch_alarms.h"
+#include "rl/trainer/policy_step.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/step_metrics.h"
 #include "rl/trainer/step_samples.h"
@@ -55,8 +58,8 @@ void add_models(TrainingRun& run, Learner& learner) {
 
 // Parts of one rank's training. All ranks construct them at the same time, however long that takes.
 struct Parts {
-  std::optional<Learner> learner;
-  std::optional<GrantedImages> images;  // with data.image_key
+  std::vector<std::unique_ptr<Learner>> learners;  // of run.policies()
+  std::optional<GrantedImages> images;             // with data.image_key
   std::optional<Evaluation> evaluation;
   std::optional<RolloutLog> rollout_log;  // rank 0's
   std::optional<StepSamples> samples;     // with log.samples
@@ -64,32 +67,45 @@ struct Parts {
   Parts(TrainingRun& run, RolloutSource* source) {
     const Config& config = run.config();
     const RunRanks& ranks = run.ranks();
-    PolicyTraining& policy = run.policy();
     ranks.on_every([&] {
-      learner.emplace(config, ranks, policy, run.state());
-      add_models(run, *learner);
       if (!config.data.image_key.empty()) {
         images.emplace(config);
-        learner->take_images(images->pixels(), images->rules());
       }
-      evaluation.emplace(config, ranks, policy.stages(), source,
+      for (RunPolicy& policy : run.policies()) {
+        learners.push_back(std::make_unique<Learner>(config, ranks, policy.training, policy.state));
+        add_models(run, *learners.back());
+        if (images) {
+          learners.back()->take_images(images->pixels(), images->rules());
+        }
+      }
+      evaluation.emplace(config, ranks, run.policy().stages(), source,
                          [&run] { return run.signal_here(); });
       if (ranks.is_main() && config.log.rollouts) {
         rollout_log.emplace(open_rollout_log(run.run_dir(), config.model.path));
       }
       if (config.log.samples > 0) {
-        samples.emplace(config, ranks, policy.runner(), run.run_dir(), images ? &*images : nullptr);
+        samples.emplace(config, ranks, run.run_dir(), images ? &*images : nullptr);
       }
     });
   }
 
-  // Where the images of these rollouts of the step are. Holds the pixels of their conversations.
-  StepImages images_of(NextRollouts& next, std::span<const bridge::Rollout> rollouts) {
-    if (!images) {
-      return {};
+  // Holds the pixels of the conversations of the step's rollouts.
+  void hold_images(NextRollouts& next) {
+    if (images) {
+      images->hold(std::move(next.images));
     }
-    images->hold(std::move(next.images));
-    return images->of(rollouts);
+  }
+  // Where the images of some of the step's rollouts are.
+  StepImages images_of(std::span<const bridge::Rollout> rollouts) {
+    return images ? images->of(rollouts) : StepImages();
+  }
+  // Weights that the ranks must agree on, beside those of the first policy.
+  RankFacts loaded_facts(TrainingRun& run) const {
+    RankFacts facts = learners.front()->loaded_facts();
+    for (RunPolicy& policy : std::span(run.policies()).subspan(1)) {
+      facts.push_back(weights_fact("adapter " + policy.name, policy.training.runner()));
+    }
+    return facts;
   }
 };
 
@@ -113,30 +129,32 @@ void evaluate_before_training(TrainingRun& run, const Evaluation& evaluation, St
 }
 
 // Greedy rollouts stand behind the others of their group, as they were sampled.
-void write_rollouts(RolloutLog& log, int64_t step, const TrainedAndGreedy& rollouts,
-                    std::span<const int64_t> begin, std::span<const double> advantage) {
-  if (rollouts.greedy.empty()) {
-    log.write(step, rollouts.trained, begin, advantage);
+void write_rollouts(RolloutLog& log, int64_t step, std::span<const bridge::Rollout> trained,
+                    std::span<const bridge::Rollout> greedy, std::span<const int64_t> begin,
+                    std::span<const double> advantage) {
+  if (greedy.empty()) {
+    log.write(step, trained, begin, advantage);
     return;
   }
-  const std::size_t size = rollouts.trained.size() / rollouts.greedy.size();
+  const std::size_t size = trained.size() / greedy.size();
   std::vector<int64_t> places{0};
-  for (std::size_t i = 0; i < rollouts.trained.size(); ++i) {
+  for (std::size_t i = 0; i < trained.size(); ++i) {
     places.push_back(begin[i + 1]);
     if ((i + 1) % size == 0) {
       places.push_back(begin[i + 1]);
     }
   }
-  log.write(step, with_greedy(rollouts.trained, rollouts.greedy), places, advantage);
+  log.write(step, with_greedy(trained, greedy), places, advantage);
 }
 
-void log_rollouts(Parts& parts, int64_t step, const TrainedAndGreedy& rollouts,
-                  const StepBatch& batch, const StepAdvantages& advantages, RolloutSource* source) {
+void log_rollouts(Parts& parts, int64_t number, const PolicyStep& step,
+                  std::span<const bridge::Rollout> greedy, RolloutSource* source) {
   if (parts.rollout_log) {
-    write_rollouts(*parts.rollout_log, step, rollouts, batch.columns.begin, advantages.advantage);
+    write_rollouts(*parts.rollout_log, number, step.rollouts, greedy, step.batch.columns.begin,
+                   step.advantages.advantage);
   }
   if (parts.samples) {
-    parts.samples->pick(rollouts.trained, batch, advantages, source);
+    parts.samples->pick(step.rollouts, step.batch, step.advantages, source);
   }
 }
 
@@ -155,17 +173,91 @@ std::string failure_of(std::span<const bridge::Rollout> rollouts) {
 // Nothing for a step without a score: an optimizer step would only decay the weights. Ends the run
 // when a model has diverged.
 StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBatch>& mini_batches,
-                   const StepBatch& batch, const StepAdvantages& advantages, bool scored) {
-  if (!scored) {
+                   const PolicyStep& step) {
+  if (!has_score(step.rollouts)) {
     return {};
   }
   try {
-    StepUpdates updates = learner.update(mini_batches, batch, advantages.sample_score);
-    learner.adapt(updates, advantages);
+    StepUpdates updates = learner.update(mini_batches, step.batch, step.advantages.sample_score);
+    learner.adapt(updates, step.advantages, std::ssize(step.rollouts));
     return updates;
   } catch (const engine::Diverged& error) {
-    run.diverged(error);
+    run.diverged(
+        step.name.empty() ? error : engine::Diverged("adapter " + step.name + ": " + error.what()));
   }
+}
+
+// Trains one of the run's policies on its rollouts of the step.
+PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
+                        TrainedAndGreedy rollouts, RolloutSource* source, StageTimes& times) {
+  Learner& learner = *parts.learners[index];
+  RunPolicy& policy = run.policies()[index];
+  PolicyStep step{policy.name, std::move(rollouts.trained), {}, {}, {}};
+  StepBatch& batch = step.batch;
+  batch =
+      make_step_batch(step.rollouts, run.config(), parts.images_of(step.rollouts), rollouts.greedy);
+  std::vector<LocalBatch> mini_batches;
+  step.advantages = times.time("score", [&] {
+    mini_batches = learner.collate(batch);
+    learner.score(mini_batches, batch);
+    return learner.compute_advantages(batch);
+  });
+  const int64_t number = run.state().step + 1;
+  times.time("samples", [&] { log_rollouts(parts, number, step, rollouts.greedy, source); });
+  step.updates = times.time("train", [&] { return update(run, learner, mini_batches, step); });
+  if (parts.samples) {
+    times.time("samples", [&] {
+      parts.samples->write(number, policy.training.runner(), mini_batches, batch,
+                           step.updates.policy);
+    });
+  }
+  return step;
+}
+
+// The same of every policy that has rollouts in the step, one after another on all ranks; one
+// without any stays as it is.
+std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSource* source,
+                                       TrainedAndGreedy rollouts, StageTimes& times) {
+  const std::size_t policies = run.policies().size();
+  const std::size_t group =
+      rollouts.greedy.empty() ? 0 : rollouts.trained.size() / rollouts.greedy.size();
+  std::vector<int64_t> policy_of(rollouts.trained.size(), 0);
+  if (!run.policies().front().name.empty()) {
+    policy_of = broadcast_adapters(source, rollouts.trained, static_cast<int64_t>(policies),
+                                   *run.ranks().comms().control(sp::axes::kWorld));
+  }
+  std::vector<int64_t> policy_of_greedy;
+  for (std::size_t i = 0; i < rollouts.greedy.size(); ++i) {
+    policy_of_greedy.push_back(policy_of[i * group]);
+  }
+  auto trained = rollouts_by_policy(std::move(rollouts.trained), policy_of, policies);
+  auto greedy = rollouts_by_policy(std::move(rollouts.greedy), policy_of_greedy, policies);
+  std::vector<PolicyStep> steps;
+  for (std::size_t i = 0; i < policies; ++i) {
+    if (!trained[i].empty()) {
+      steps.push_back(train_policy(run, parts, i, {std::move(trained[i]), std::move(greedy[i])},
+                                   source, times));
+    }
+  }
+  return steps;
+}
+
+Metrics metrics_of(const PolicyStep& step, const TrainingState& state, const Config& config) {
+  return rl_step_metrics(step.rollouts, step.batch, step.advantages, step.updates, state, config);
+}
+
+// The metrics of the whole step, and behind them those of each adapter with a name.
+Metrics step_metrics(std::span<const PolicyStep> steps, const PolicyStep& whole, TrainingRun& run) {
+  Metrics metrics = metrics_of(whole, run.state(), run.config());
+  for (const PolicyStep& step : steps) {
+    const auto policy =
+        std::ranges::find(run.policies(), step.name, [](const RunPolicy& one) { return one.name; });
+    if (!step.name.empty()) {
+      std::ranges::move(adapter_metrics(step.name, metrics_of(step, policy->state, run.config())),
+                        std::back_inserter(metrics));
+    }
+  }
+  return metrics;
 }
 
 struct Alarms {
@@ -175,15 +267,14 @@ struct Alarms {
   const Config& config;
 
   // Warns of what the step's metrics show, and adds figures of the alarms to them.
-  void watch(Metrics& metrics, std::span<const bridge::Rollout> rollouts, const StepBatch& batch,
-             const StepAdvantages& advantages, const TrainingRun& run) {
+  void watch(Metrics& metrics, const PolicyStep& step, const TrainingRun& run) {
     warn_of(mismatch.add(metrics), run);
     if (!learns_from_teacher_alone(config)) {
-      warn_of(rewards.add(metrics, batch.rewards, advantages.sample_score, advantages.advantage,
-                          config.rollout.group_size),
+      warn_of(rewards.add(metrics, step.batch.rewards, step.advantages.sample_score,
+                          step.advantages.advantage, config.rollout.group_size),
               run);
     }
-    warn_of(no_score.add(metrics, has_score(rollouts), failure_of(rollouts)), run);
+    warn_of(no_score.add(metrics, has_score(step.rollouts), failure_of(step.rollouts)), run);
   }
 
   // Collective: ends the run when too many steps in a row had no score.
@@ -215,13 +306,27 @@ void append(Metrics& metrics, Metrics more) {
   std::move(more.begin(), more.end(), std::back_inserter(metrics));
 }
 
+// What workers receive of the policies.
+engine::WeightView published_weights(TrainingRun& run) {
+  const std::vector<const engine::Decoder*> policy = run.policy().stages();
+  if (run.config().lora.publish != LoraPublish::kAdapter) {
+    return engine::WeightView::of_changing(policy);
+  }
+  if (run.policies().front().name.empty()) {
+    return engine::WeightView::adapters_of(policy);
+  }
+  std::vector<engine::PrefixedStages> all;
+  for (const RunPolicy& one : run.policies()) {
+    all.push_back({adapter_prefix(one.name), one.training.stages()});
+  }
+  return engine::WeightView::adapters_of(all);
+}
+
 // Publishes the weights that `next_step` starts from. Collective.
 void publish(TrainingRun& run, RolloutSource* source, int64_t version, int64_t next_step) {
-  const std::vector<const engine::Decoder*> policy = run.policy().stages();
-  run.ranks().export_weights(
-      run.config().lora.publish == LoraPublish::kAdapter ? engine::WeightView::adapters_of(policy)
-                                                         : engine::WeightView::of_changing(policy),
-      source != nullptr ? source->weight_sink(version, next_step) : engine::WeightSink());
+  run.ranks().export_weights(published_weights(run), source != nullptr
+                                                         ? source->weight_sink(version, next_step)
+                                                         : engine::WeightSink());
 }
 
 // A curriculum sees the rewards of the step's prompts, and chooses those of a later step.
@@ -245,9 +350,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
   StageTimes times;  // what follows take() counts in the next step
   const Config& config = run.config();
   Parts parts(run, source);
-  Learner& learner = *parts.learner;
   check_loaded(run.ranks(), run.run_dir(), run.policy().runner(),
-               [&] { return learner.loaded_facts(); });
+               [&] { return parts.loaded_facts(run); });
   const Evaluation& evaluation = *parts.evaluation;
   times.time("publish",
              [&] { publish(run, source, run.state().weight_version, run.state().step + 1); });
@@ -264,30 +368,15 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       run.agree_to_stop(next.stop_signal);
       break;
     }
-    const TrainedAndGreedy step = without_greedy(std::move(next.rollouts), config);
-    const auto& rollouts = step.trained;
-    observe(run, source, rollouts);
-    StepBatch batch =
-        make_step_batch(rollouts, config, parts.images_of(next, rollouts), step.greedy);
-    std::vector<LocalBatch> mini_batches;
-    const StepAdvantages advantages = times.time("score", [&] {
-      mini_batches = learner.collate(batch);
-      learner.score(mini_batches, batch);
-      return learner.compute_advantages(batch);
-    });
-    times.time("samples",
-               [&] { log_rollouts(parts, run.state().step + 1, step, batch, advantages, source); });
-    const StepUpdates updates = times.time("train", [&] {
-      return update(run, learner, mini_batches, batch, advantages, has_score(rollouts));
-    });
-    if (parts.samples) {
-      times.time("samples", [&] {
-        parts.samples->write(run.state().step + 1, mini_batches, batch, updates.policy);
-      });
-    }
-
-    Metrics metrics = rl_step_metrics(rollouts, batch, advantages, updates, run.state(), config);
-    alarms.watch(metrics, rollouts, batch, advantages, run);
+    TrainedAndGreedy rollouts = without_greedy(std::move(next.rollouts), config);
+    observe(run, source, rollouts.trained);
+    parts.hold_images(next);
+    const std::vector<PolicyStep> steps =
+        train_policies(run, parts, source, std::move(rollouts), times);
+    const PolicyStep joined = steps.size() > 1 ? joined_step(steps) : PolicyStep();
+    const PolicyStep& step = steps.size() > 1 ? joined : steps.front();
+    Metrics metrics = step_metrics(steps, step, run);
+    alarms.watch(metrics, step, run);
     if (source != nullptr) {
       append_source_metrics(metrics, source->counters());
     }
@@ -299,8 +388,8 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
     }
     append(metrics, times.take());
     keep_curriculum(run, source);
-    const auto saved_step =
-        times.time("save", [&] { return run.finish_step(std::move(metrics), updates.policy); });
+    const auto saved_step = times.time(
+        "save", [&] { return run.finish_step(std::move(metrics), step.updates.policy); });
     if (saved_step) {
       times.time("save", [&] { run.ranks().on_main([&] { source->checkpointed(*saved_step); }); });
     }

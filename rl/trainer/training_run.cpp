@@ -13,9 +13,11 @@
 #include "engine/io/atomic_directory.h"
 #include "engine/io/hf_directory.h"
 #include "engine/io/value_model_files.h"
+#include "rl/config/adapter_names.h"
 #include "rl/config/eval_sets.h"
 #include "rl/report/log.h"
 #include "rl/report/run_summary.h"
+#include "rl/setup/model_setup.h"
 #include "rl/trainer/source_fingerprints.h"
 #include "rl/trainer/step_metrics.h"
 #include "rollout_bridge/base/posix_file.h"
@@ -120,35 +122,68 @@ TrainingRun::TrainingRun(RunOptions options, const sp::Mesh& mesh, sp::ProcessGr
 }
 
 void TrainingRun::load() {
-  policy_.emplace(config(), ranks_, state_);
   const auto resumed = checkpoints_.resume();
-  checkpoints_.add_model("policy", policy_->runner());
   if (resumed) {
     state_ = *resumed;
   } else {
     state_.seed = config().seed;
     state_.run_id = ranks_.is_main() ? kept_run_id(run_dir()) : "";
   }
-  const AlgorithmConfig& algorithm = config().algorithm;
-  if (!resumed || algorithm.kl_target == 0.0) {
-    state_.kl_coef = algorithm.kl_coef;
-  }
-  if (!resumed || algorithm.entropy_target == 0.0) {
-    state_.entropy_coef = algorithm.entropy_coef;
-  }
-  const std::filesystem::path& newest = checkpoints_.newest();
-  if (const std::string name = engine::first_non_finite(policy_->runner().model().units());
-      !name.empty()) {
-    throw std::runtime_error(
-        (newest.empty() ? "model.path " + config().model.path : newest.string()) + ": weights of " +
-        name + " are not finite");
-  }
+  load_policies(resumed.has_value());
+  check_finite();
   if (ranks_.is_main()) {
-    report_.emplace(config(), run_dir(), steps(), newest, state_.step);
+    report_.emplace(config(), run_dir(), steps(), checkpoints_.newest(), state_.step);
     append_start(run_dir() / "starts.jsonl", state_.step, steps(),
                  start_facts(options_, ranks_.mesh()));
   }
   checkpoints_.start_clock();
+}
+
+void TrainingRun::load_policies(bool resumed) {
+  const std::size_t adapters = adapter_names(config().lora).size();
+  if (!resumed) {
+    state_.adapters.assign(adapters, TrainingState());
+  } else if (state_.adapters.size() != adapters) {
+    throw std::runtime_error(checkpoints_.newest().string() + " has " +
+                             std::to_string(state_.adapters.size()) +
+                             " adapters with a name, and lora.adapters names " +
+                             std::to_string(adapters) + "; expected the lora.adapters of its run");
+  }
+  const AlgorithmConfig& algorithm = config().algorithm;
+  const auto start = [&](TrainingState& state) {
+    if (!resumed || algorithm.kl_target == 0.0) {
+      state.kl_coef = algorithm.kl_coef;
+    }
+    if (!resumed || algorithm.entropy_target == 0.0) {
+      state.entropy_coef = algorithm.entropy_coef;
+    }
+  };
+  start(state_);
+  if (adapters == 0) {
+    policies_.push_back({"", state_, PolicyTraining(config(), ranks_, state_)});
+    checkpoints_.add_model("policy", policy().runner());
+    return;
+  }
+  auto loaded = rl::load_policies(config(), compute_context(config(), ranks_.comms()));
+  for (std::size_t i = 0; i < adapters; ++i) {
+    TrainingState& state = state_.adapters[i];
+    start(state);
+    policies_.push_back({loaded[i].name, state,
+                         PolicyTraining(config(), ranks_, state, std::move(loaded[i].stages))});
+    checkpoints_.add_model("policy/" + loaded[i].name, policies_.back().training.runner());
+  }
+}
+
+void TrainingRun::check_finite() {
+  const std::filesystem::path& newest = checkpoints_.newest();
+  for (RunPolicy& policy : policies_) {
+    const std::string name = engine::first_non_finite(policy.training.runner().model().units());
+    if (!name.empty()) {
+      throw std::runtime_error(
+          (newest.empty() ? "model.path " + config().model.path : newest.string()) +
+          ": weights of " + name + " are not finite");
+    }
+  }
 }
 
 void TrainingRun::diverged(const engine::Diverged& error) {
@@ -174,6 +209,10 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
                                                 const std::vector<UpdateResult>& updates) {
   ++state_.step;
   ++state_.weight_version;
+  for (TrainingState& adapter : state_.adapters) {
+    adapter.step = state_.step;
+    adapter.weight_version = state_.weight_version;
+  }
   evaluation_ = evaluation_of(metrics, best_metric(config()));
   if (ranks_.is_main()) {
     report_->write(state_, std::move(metrics), updates);
@@ -185,11 +224,29 @@ std::optional<int64_t> TrainingRun::finish_step(Metrics metrics,
   return checkpoints_.step_end(vote, state_, evaluation_);
 }
 
+// Writes the PEFT directory of each adapter with a name to dir/adapter/NAME. Rank 0 has the files,
+// and `dir`; every rank gives its part of the weights.
+void TrainingRun::write_final_adapters(const std::filesystem::path& dir) const {
+  for (const RunPolicy& policy : policies_) {
+    const std::filesystem::path own = dir / "adapter" / policy.name;
+    engine::WeightSink sink;
+    if (ranks_.is_main()) {
+      sink = [&](engine::UnitExport& units) {
+        std::filesystem::create_directories(own);
+        engine::save_adapters(*engine::whole_adapters(units), own, config().model.path);
+      };
+    }
+    ranks_.export_weights(engine::WeightView::adapters_of(policy.training.stages()), sink);
+  }
+}
+
 // The policy or reward model as a Hugging Face directory, with its adapters and the other models in
-// folders. Rank 0 has the files; every rank gives its part of the weights.
+// folders; of several adapters their folders alone. Rank 0 has the files; every rank gives its part
+// of the weights.
 void TrainingRun::write_final() const {
   const std::string& base = config().model.path;
-  const engine::Decoder& policy = policy_->decoder();
+  const PolicyTraining& training = policies_.front().training;
+  const engine::Decoder& policy = training.decoder();
   std::optional<engine::AtomicDirectory> directory;
   ranks_.on_main([&] { directory.emplace(final_directory(run_dir())); });
   // Everything that can fail on rank 0 alone is done in a sink.
@@ -200,13 +257,16 @@ void TrainingRun::write_final() const {
     }
     ranks_.export_weights(weights, sink);
   };
-  if (const engine::ValueModel* reward_model = policy_->reward_model()) {
+  const bool has_names = !state_.adapters.empty();
+  if (has_names) {
+    write_final_adapters(directory ? directory->path() : std::filesystem::path());
+  } else if (const engine::ValueModel* reward_model = training.reward_model()) {
     write(*reward_model, [&](const std::filesystem::path& dir, engine::UnitExport& units) {
       engine::save_reward_description(policy.config(), dir, policy.compute_dtype(), base);
       engine::value_model_files(dir)(units);
     });
   } else {
-    write(engine::WeightView(policy_->stages()),
+    write(engine::WeightView(training.stages()),
           [&](const std::filesystem::path& dir, engine::UnitExport& units) {
             engine::SaveOptions options;
             options.copy_from = base;
@@ -219,8 +279,8 @@ void TrainingRun::write_final() const {
       engine::value_model_files(dir / name)(units);
     });
   }
-  if (policy.adapters() != nullptr) {
-    write(engine::WeightView::adapters_of(policy_->stages()),
+  if (policy.adapters() != nullptr && !has_names) {
+    write(engine::WeightView::adapters_of(training.stages()),
           [&](const std::filesystem::path& dir, engine::UnitExport& units) {
             std::filesystem::create_directories(dir / "adapter");
             engine::save_adapters(*engine::whole_adapters(units), dir / "adapter", base);

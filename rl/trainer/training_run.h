@@ -38,6 +38,13 @@ struct RunOptions {
   Facts facts{};
 };
 
+// A policy that the run trains.
+struct RunPolicy {
+  std::string name;      // of its adapter, one of lora.adapters; "" = the only policy
+  TrainingState& state;  // the run's, or the adapter's own
+  PolicyTraining training;
+};
+
 class TrainingRun {
  public:
   // Loads the newest checkpoint of the run directory that is whole, or else the starting model.
@@ -65,7 +72,10 @@ class TrainingRun {
   int stop_signal() const { return state_.step < steps() ? stop_signal_ : 0; }
   // Call on every rank with the same signal.
   void agree_to_stop(int signal) { stop_signal_ = signal; }
-  PolicyTraining& policy() { return *policy_; }
+  // The only policy, or the first.
+  PolicyTraining& policy() { return policies_.front().training; }
+  // All of them: one, or one for each of lora.adapters, in their order.
+  std::vector<RunPolicy>& policies() { return policies_; }
   // Saved in checkpoints. finish_step() counts the steps, PolicyTraining the optimizer steps.
   TrainingState& state() { return state_; }
   const TrainingState& state() const { return state_; }
@@ -116,13 +126,16 @@ class TrainingRun {
 
  private:
   void load();
+  void load_policies(bool resumed);
+  void check_finite();
   void write_final() const;
+  void write_final_adapters(const std::filesystem::path& dir) const;
 
   RunOptions options_;
   RunRanks ranks_;
   std::optional<RunDirectoryLock> lock_;  // rank 0's
   TrainingState state_;
-  std::optional<PolicyTraining> policy_;
+  std::vector<RunPolicy> policies_;
   RunCheckpoints checkpoints_;
   std::optional<StepReport> report_;  // rank 0's
   std::vector<std::pair<std::string, const engine::ValueModel*>> final_models_;

@@ -2,11 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "rl/publish/weight_snapshot.h"
+#include "rl/config/adapter_names.h"
 #include "rl/setup/model_device.h"
-#include "rl/setup/model_setup.h"
 #include "rl/setup/shared_settings.h"
 
 namespace ringside::rl {
@@ -65,8 +66,8 @@ at::Tensor joined_routes(const at::Tensor& before_sLK, const at::Tensor& all_sLK
 DecoderSampler::DecoderSampler(const Config& config, std::string worker_id)
     : config_(config),
       worker_id_(std::move(worker_id)),
-      decoder_(make_worker_model(config, model_device(config, /*local_rank=*/0))),
-      sampler_(config, decoder_->config()),
+      models_(make_worker_models(config, model_device(config, /*local_rank=*/0))),
+      sampler_(config, decoder().config()),
       jobs_(config) {
   sampler_.take_images(config.data.train, jobs_.prompts().prompts);
   for (const HeldOutSet& set : jobs_.held_out().sets()) {
@@ -74,15 +75,23 @@ DecoderSampler::DecoderSampler(const Config& config, std::string worker_id)
   }
 }
 
+std::vector<PrefixedDecoder> DecoderSampler::prefixed() const {
+  std::vector<PrefixedDecoder> all;
+  for (const auto& [name, decoder] : models_) {
+    all.push_back({name.empty() ? "" : adapter_prefix(name), decoder.get()});
+  }
+  return all;
+}
+
 std::string DecoderSampler::install(const bridge::WeightSnapshot& snapshot) {
-  install_weights(*decoder_, snapshot);
+  install_weights(prefixed(), snapshot);
   if (snapshot.manifest.trainer_term !=
       std::exchange(trainer_term_, snapshot.manifest.trainer_term)) {
     for (Begun& begun : unfinished_) {  // their versions mean nothing to a restarted trainer
       begun = {std::move(begun.job)};
     }
   }
-  return installed_root_hash(*decoder_, snapshot.manifest);
+  return installed_root_hash(prefixed(), snapshot.manifest);
 }
 
 std::vector<bridge::Rollout> DecoderSampler::sample(
@@ -110,6 +119,19 @@ std::vector<bridge::Rollout> DecoderSampler::sample(
 
 void DecoderSampler::add_rollouts(std::vector<Begun> samples, const DrawOptions& draw,
                                   int64_t version, std::vector<bridge::Rollout>& rollouts) {
+  for (const auto& [name, decoder] : models_) {
+    const auto own = std::stable_partition(
+        samples.begin(), samples.end(),
+        [&](const Begun& sample) { return sample.job.prompt.adapter != name; });
+    add_rollouts_of(*decoder, {std::move_iterator(own), std::move_iterator(samples.end())}, draw,
+                    version, rollouts);
+    samples.erase(own, samples.end());
+  }
+}
+
+void DecoderSampler::add_rollouts_of(const engine::Decoder& decoder, std::vector<Begun> samples,
+                                     const DrawOptions& draw, int64_t version,
+                                     std::vector<bridge::Rollout>& rollouts) {
   if (samples.empty()) {
     return;
   }
@@ -123,7 +145,7 @@ void DecoderSampler::add_rollouts(std::vector<Begun> samples, const DrawOptions&
   }
   DrawOptions options = draw;
   options.begun = begun;
-  std::vector<ScoredCompletion> scored = sampler_.sample(*decoder_, prompts, seeds, options);
+  std::vector<ScoredCompletion> scored = sampler_.sample(decoder, prompts, seeds, options);
   for (std::size_t i = 0; i < samples.size(); ++i) {
     Begun& sample = samples[i];
     engine::Completion& completion = scored[i].completion;
@@ -135,14 +157,14 @@ void DecoderSampler::add_rollouts(std::vector<Begun> samples, const DrawOptions&
       continue;
     }
     rollouts.push_back(make_rollout(worker_id_, sample.job, scored[i], std::move(sample.versions)));
-    rollouts.back().routed_experts = routed_experts(completion.routes_sLK, decoder_->config());
+    rollouts.back().routed_experts = routed_experts(completion.routes_sLK, decoder.config());
     rollouts.back().kept_sets = kept_sets(completion.kept);
   }
 }
 
 bridge::Settings DecoderSampler::shared_settings() const {
-  return rl::shared_settings(config_, decoder_->config(), jobs_.prompts(), jobs_.held_out(),
-                             sampler_.stops());
+  return rl::shared_settings(config_, models_.front().decoder->config(), jobs_.prompts(),
+                             jobs_.held_out(), sampler_.stops());
 }
 
 }  // namespace ringside::rl

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "engine/models/decoder.h"
+#include "rl/publish/weight_snapshot.h"
 #include "rl/sampling/prompt_sampler.h"
+#include "rl/setup/model_setup.h"
 #include "rl/worker/embedded_loop.h"
 #include "rl/worker/worker_link.h"
 
 namespace ringside::rl {
 
+// With lora.adapters there is a decoder for each, over one base, and a prompt is sampled by that of
+// its adapter, one adapter after another.
 // With algorithm.router_replay rollout, rollouts bring the experts that their tokens used; with
 // algorithm.logprobs_over kept, the ids that top_p and top_k left for each token. With
 // rollout.partial_rollout, a completion that is interrupted goes on under the next weights; keys
@@ -21,7 +25,7 @@ namespace ringside::rl {
 class DecoderSampler : public BatchSampler {
  public:
   // Blocks: until the data is read and tokenized.
-  // Throws: what make_worker_model, model_device, PromptSampler and SampleJobs throw.
+  // Throws: what make_worker_models, model_device, PromptSampler and SampleJobs throw.
   DecoderSampler(const Config& config, std::string worker_id);
 
   std::string install(const bridge::WeightSnapshot& snapshot) override;
@@ -34,7 +38,8 @@ class DecoderSampler : public BatchSampler {
   bridge::Settings shared_settings() const;
 
  protected:
-  engine::Decoder& decoder() { return *decoder_; }
+  // The only decoder, or the first.
+  engine::Decoder& decoder() { return *models_.front().decoder; }
 
  private:
   // A sample with what was drawn so far.
@@ -43,13 +48,19 @@ class DecoderSampler : public BatchSampler {
     engine::Completion completion = {};
     std::vector<bridge::VersionSpan> versions = {};
   };
+  // The models as the snapshots of their weights name them.
+  std::vector<PrefixedDecoder> prefixed() const;
   // Rollouts of those that are complete; the others become unfinished_.
   void add_rollouts(std::vector<Begun> samples, const DrawOptions& draw, int64_t version,
                     std::vector<bridge::Rollout>& rollouts);
+  // The same of samples of one model.
+  void add_rollouts_of(const engine::Decoder& decoder, std::vector<Begun> samples,
+                       const DrawOptions& draw, int64_t version,
+                       std::vector<bridge::Rollout>& rollouts);
 
   Config config_;
   std::string worker_id_;
-  std::unique_ptr<engine::Decoder> decoder_;
+  std::vector<WorkerModel> models_;
   PromptSampler sampler_;
   SampleJobs jobs_;
   std::vector<Begun> unfinished_;

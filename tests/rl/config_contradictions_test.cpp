@@ -418,6 +418,42 @@ TEST_CASE("keys of adapters are refused without adapters, and where they do not 
   CHECK_THAT(error({rank, adapter, "rollout.server=sglang", url}), Contains("the worker merges"));
 }
 
+TEST_CASE(
+    "several adapters are refused where one policy, one model or one prompt file is asked for") {
+  const auto error = [](std::vector<std::string> more) {
+    std::vector<std::string> words{"lora.rank=8", "lora.publish=adapter",
+                                   "lora.adapters=math, code", "data.train=/prompts.jsonl"};
+    words.insert(words.end(), more.begin(), more.end());
+    return joined(load_config({}, words).errors);
+  };
+  CHECK(error({}) == "");
+  CHECK(error({"lora.adapters=math"}) == "");
+  CHECK_THAT(error({"lora.adapters=math,,code"}), Contains("lora.adapters: has the name \"\""));
+  CHECK_THAT(error({"lora.adapters=a/b"}), Contains("has the name \"a/b\""));
+  CHECK_THAT(error({"lora.adapters=.hidden"}), Contains("has the name \".hidden\""));
+  CHECK_THAT(error({"lora.adapters=math, code, math"}), Contains("names math twice"));
+  CHECK_THAT(error({"lora.publish=merged"}), Contains("lora.publish: is merged"));
+  CHECK_THAT(error({"data.train="}), Contains("data.train: is \"\", but with lora.adapters"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=gae"}),
+             Contains("estimator: is gae") && Contains("one critic"));
+  CHECK_THAT(error({"algorithm.distillation.teacher=/teacher"}), Contains("a copy of the teacher"));
+  CHECK_THAT(error({"algorithm.kl_coef=0.1", "model.reference_path=/reference"}),
+             Contains("a copy of the reference"));
+  CHECK(error({"algorithm.kl_coef=0.1"}) == "");
+  CHECK_THAT(error({"rollout.group_size=4", "train.num_mini_batches=5"}),
+             Contains("one group of 4 samples"));
+  CHECK_THAT(error({"eval.every=1", "data.eval=/held_out.jsonl"}),
+             Contains("eval.by: is embedded"));
+  CHECK(error({"eval.every=1", "data.eval=/held_out.jsonl", "eval.by=workers"}) == "");
+  CHECK_THAT(error({"rollout.harness=python(a.py:f)", "rollout.reward=worker"}),
+             Contains("rollout.harness: is set, but with lora.adapters"));
+  const auto alone = [](std::vector<std::string> words) {
+    return joined(load_config({}, words).errors);
+  };
+  CHECK_THAT(alone({"lora.adapters=math, code"}), Contains("lora.adapters: is math, code, but "));
+  CHECK_THAT(alone({"data.adapter_key=tenant"}), Contains("no record names an adapter"));
+}
+
 TEST_CASE("keys of fine-tuning and of evaluations are refused where nothing reads them") {
   const auto error = [](std::vector<std::string> words) {
     return joined(load_config({}, words).errors);

@@ -78,6 +78,8 @@ class Files {
     write("other.jsonl", lines({"xy", "yz", "zx"}, "prompt", "answer"));
     write("keys.jsonl", R"({"prompt": "ab", "answer": "b", "question": "zz", "solution": "z"})"
                         "\n");
+    write("adapters.jsonl", R"({"prompt": "ab", "answer": "b", "adapter": "one", "tenant": "two"})"
+                            "\n");
     write("chat.jsonl", R"({"prompt": [{"role": "user", "content": "ab"}], "answer": "b"})"
                         "\n");
     write("sft.jsonl", lines({"ab", "cd", "ef", "abcdefgh"}, "prompt", "completion"));
@@ -289,7 +291,7 @@ std::string jobs(const rl::Config& config) {
   for (int64_t group = 0; group < 6; ++group) {
     const rl::SampleJob job = all.of({.group_id = group, .group_size = 1, .sample_index = 0});
     text += job.prompt.id + " " + job.prompt.prompt + " " + job.prompt.answer + " " +
-            std::to_string(job.seed) + "\n";
+            job.prompt.adapter + " " + std::to_string(job.seed) + "\n";
   }
   return text;
 }

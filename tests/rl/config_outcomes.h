@@ -12,8 +12,8 @@ namespace ringside::test {
 using Words = std::vector<std::string>;
 
 // A file or folder that configurations may name: model, reference, critic (models with a tokenizer
-// of one token a character), train.jsonl, other.jsonl, keys.jsonl, chat.jsonl, sft.jsonl,
-// sft2.jsonl, schema.json, key.
+// of one token a character), train.jsonl, other.jsonl, keys.jsonl, adapters.jsonl, chat.jsonl,
+// sft.jsonl, sft2.jsonl, schema.json, key.
 std::string input_file(const std::string& name);
 
 // Training on recorded rollouts.

@@ -52,6 +52,24 @@ TEST_CASE("an answer without the text that it follows is refused by its place") 
                     Contains("data.jsonl:2: \"answer\" has no \"####\" (data.answer_after)"));
 }
 
+TEST_CASE("with lora.adapters each record names one of them, or is refused by its place") {
+  Config config;
+  CHECK(prompts_of_text(R"({"prompt": "a", "adapter": "code"})", config).at(0).adapter.empty());
+  config.lora.adapters = "math, code";
+  config.data.adapter_key = "meta.tenant";
+  const auto prompts = prompts_of_text(
+      "{\"prompt\": \"a\", \"meta\": {\"tenant\": \"code\"}}\n"
+      "{\"prompt\": \"b\", \"meta\": {\"tenant\": \"math\"}}\n",
+      config);
+  CHECK(prompts.at(0).adapter == "code");
+  CHECK(prompts.at(1).adapter == "math");
+  CHECK_THROWS_WITH(prompts_of_text(R"({"prompt": "a", "meta": {"tenant": "law"}})", config),
+                    Contains("data.jsonl:1: \"meta.tenant\" (data.adapter_key) is \"law\"") &&
+                        Contains("expected one of lora.adapters: math, code"));
+  CHECK_THROWS_WITH(prompts_of_text(R"({"prompt": "a", "adapter": "math"})", config),
+                    Contains("data.jsonl:1: \"meta.tenant\" (data.adapter_key) is missing"));
+}
+
 TEST_CASE("MATH: the answer is the last box of the solution") {
   Config config;
   config.data.prompt_key = "problem";

@@ -253,7 +253,8 @@ Figures step_figures(const Case& one, const fs::path& run_dir, const sp::Mesh& m
   learner.score(mini_batches, batch);
   const rl::StepAdvantages advantages = learner.compute_advantages(batch);
   const rl::StepUpdates updates = learner.update(mini_batches, batch, advantages.sample_score);
-  learner.adapt(updates, advantages);
+  learner.adapt(updates, advantages,
+                one.config.rollout.prompts_per_step * one.config.rollout.group_size);
   Figures figures;
   figures["rewards"] = advantages.sample_score;
   figures["advantages"] = advantages.advantage;
