@@ -27,6 +27,7 @@ class SmallModel {
     engine::ModelConfig config = tiny_config(32);
     config.eos_token_ids = {1};
     std::filesystem::create_directories(path("model"));
+    std::filesystem::create_directories(path("reference"));
     engine::save_decoder(random_decoder(config, at::kFloat, 11, 0.4), path("model"), at::kFloat);
     engine::save_decoder(random_decoder(config, at::kFloat, 12, 0.4), path("reference"),
                          at::kFloat);

@@ -42,15 +42,17 @@ std::string reject_of(const nlohmann::json& golden) {
     text += (text.empty() ? "[" : ", ") + std::string("{by: ") + name +
             (low.empty() ? "" : ", low: " + low) + ", high: " + high + "}";
   }
-  return text.empty() ? "" : text + "]";
+  return text + "]";
 }
 
 // The keys that are a case of verl's bypass_mode here.
 rl::AlgorithmConfig verl_config(const nlohmann::json& golden) {
   std::vector<std::string> words{
       "algorithm.old_logprobs=rollout", "algorithm.correction.ratio_of=current",
-      "algorithm.ppo_clip.dual_clip=3", "algorithm.clip_low=0.2",
-      "algorithm.clip_high=0.28",       "algorithm.correction.reject=" + reject_of(golden)};
+      "algorithm.ppo_clip.dual_clip=3", "algorithm.clip_low=0.2", "algorithm.clip_high=0.28"};
+  if (golden.contains("rollout_rs")) {
+    words.push_back("algorithm.correction.reject=" + reject_of(golden));
+  }
   if (golden.at("loss_type") == "reinforce") {
     words.push_back("algorithm.loss=reinforce");
   }
