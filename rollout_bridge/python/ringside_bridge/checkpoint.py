@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+
 
 class TornModel(RuntimeError):
     """Weights that were installed in part: nothing may be sampled before others are installed whole."""
@@ -48,6 +50,20 @@ def read(folder: str | pathlib.Path) -> dict:
         except SafetensorError as error:
             raise ValueError(f"{path}: {error}") from error
     return found
+
+
+def predicts_further(name: str, num_hidden_layers: int) -> bool:
+    """Whether a tensor belongs to a layer that predicts further tokens, with which servers speculate: "mtp." (Qwen3-Next),
+    or the layers behind the others (DeepSeek-V3, GLM-4.5)."""
+    found = re.match(r"model\.layers\.(\d+)\.", name)
+    return name.startswith("mtp.") or (found is not None and int(found[1]) >= num_hidden_layers)
+
+
+def without_constants(expected: dict[str, tuple[int, ...]], got: dict[str, tuple[int, ...]],
+                      num_hidden_layers: int) -> dict[str, tuple[int, ...]]:
+    """What must come: a trainer that does not train layers that predict further tokens does not send them, and of those that
+    it trains not the copies of embedding and head."""
+    return {name: shape for name, shape in expected.items() if name in got or not predicts_further(name, num_hidden_layers)}
 
 
 def check_layout(got: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], tied: bool) -> None:

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from .adapter import Adapter
-from .checkpoint import TIED, TornModel, check_layout, read
+from .checkpoint import TIED, TornModel, check_layout, predicts_further, read
 from .pull import Pulled, torch_tensors
 from .weights import root_hash_of
 from .wire import DTYPES
@@ -200,6 +200,11 @@ class HfModel:
 
     def _install(self, tensors: dict[str, torch.Tensor], version: int, manifest: dict | None = None) -> None:
         state = self._model.state_dict()
+        config = self._model.config
+        layers = getattr(config, "text_config", config).num_hidden_layers
+        # transformers' models have no layer that predicts further tokens, and sampling does not need it.
+        further = {name: tensor for name, tensor in tensors.items() if name not in state and predicts_further(name, layers)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in further}
         check_layout({k: tuple(v.shape) for k, v in tensors.items()}, {k: tuple(v.shape) for k, v in state.items()},
                      self._tied)
         for name, tensor in tensors.items():
@@ -212,7 +217,7 @@ class HfModel:
             for name, tensor in tensors.items():
                 state[name].copy_(tensor)
             if manifest is not None:
-                self._verify(manifest, state)
+                self._verify(manifest, state | further)
             self.version, self.torn = version, False
 
     def _check_tied(self, tensors: dict, state: dict) -> None:

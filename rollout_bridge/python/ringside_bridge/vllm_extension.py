@@ -20,8 +20,14 @@ from __future__ import annotations
 
 import time
 
-from .checkpoint import TornModel, check_layout, layout, weight_files
+from .checkpoint import TornModel, check_layout, layout, predicts_further, weight_files, without_constants
 from .pull import Pulled, curve_keys, decode_manifest, pull, torch_tensors
+
+
+def text_layers(model_config) -> int:
+    """num_hidden_layers of the model, or of its text part."""
+    config = model_config.hf_config
+    return getattr(config, "text_config", config).num_hidden_layers
 
 
 def check_against_model(manifest: dict, model_config) -> None:
@@ -32,9 +38,17 @@ def check_against_model(manifest: dict, model_config) -> None:
     tied = bool(getattr(model_config.hf_config, "tie_word_embeddings", False))
     got = {entry["name"]: tuple(entry["shape"]) for entry in manifest["tensors"]}
     try:
-        check_layout(got, layout(model_config.model), tied)
+        check_layout(got, without_constants(layout(model_config.model), got, text_layers(model_config)), tied)
     except ValueError as error:
         raise ValueError(f"version {manifest['version']} does not fit {model_config.model}: {error}") from error
+
+
+def noting_further(pulled: Pulled, num_hidden_layers: int, further: list):
+    """torch_tensors(), which also adds those of layers that predict further tokens to `further`."""
+    for name, tensor in torch_tensors(pulled):
+        if predicts_further(name, num_hidden_layers):
+            further.append((name, tensor))
+        yield name, tensor
 
 
 class RingsideWorkerExtension:
@@ -64,7 +78,9 @@ class RingsideWorkerExtension:
         summary, started = self._ringside_summary(staged), time.monotonic()
         self._ringside_installed = {"version": -1, "root_hash": "", "torn": True}
         try:
-            self.reload_weights(weights_iterator=torch_tensors(staged))
+            further: list = []
+            self.reload_weights(weights_iterator=noting_further(staged, text_layers(self.model_config), further))
+            self._ringside_load_draft(further)
         except Exception as error:
             raise TornModel(f"version {summary['version']}: the model is torn, restart the server; loading stopped: "
                             f"{error!r}") from error
@@ -80,6 +96,18 @@ class RingsideWorkerExtension:
     def ringside_weight_info(self) -> dict:
         """What was installed last: {"version", "root_hash", "torn"}; -1 and "" before the first time and while torn."""
         return self._ringside_installed or {"version": -1, "root_hash": "", "torn": False}
+
+    def _ringside_load_draft(self, further: list) -> None:
+        """Loads the layer that predicts further tokens into the draft model, which vLLM's own reload leaves as it is. Shared
+        embedding and head are modules of the target. Without a draft, or tensors of that layer, there is nothing to do."""
+        draft = getattr(getattr(self.model_runner, "drafter", None), "model", None)
+        if draft is None or not further:
+            return
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+        initialize_layerwise_reload(draft)
+        draft.load_weights(further)
+        finalize_layerwise_reload(draft, self.model_runner.vllm_config.speculative_config.draft_model_config)
 
     def _ringside_summary(self, pulled: Pulled) -> dict:
         return {"version": pulled.manifest["version"], "root_hash": pulled.root_hash, "tensors": len(pulled.arrays),
