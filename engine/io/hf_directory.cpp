@@ -145,8 +145,12 @@ std::vector<std::string> check_weight_headers(const fs::path& dir, const ModelCo
 
 std::map<std::string, int64_t> unused_tensors(const fs::path& dir, const ModelConfig& config) {
   std::map<std::string, int64_t> count;
+  std::set<std::string> used;
+  for (const ParamSpec& spec : decoder_specs(config)) {
+    used.insert(spec.name);
+  }
   for (const std::string& name : WeightFiles(dir, config).names()) {
-    if (const std::string part = unused_part(config, name); !part.empty()) {
+    if (const std::string part = unused_part(config, name); !part.empty() && !used.contains(name)) {
       ++count[part];
     }
   }

@@ -1,6 +1,10 @@
 #include "engine/io/kept_tensors.h"
 
+#include <set>
+#include <string>
 #include <utility>
+
+#include "engine/models/decoder_units.h"
 
 namespace ringside::engine {
 
@@ -10,8 +14,12 @@ KeptTensors::KeptTensors(const std::filesystem::path& dir, const ModelConfig& co
     return;
   }
   files_.emplace(dir, config);
+  std::set<std::string> trained;
+  for (const ParamSpec& spec : decoder_specs(config)) {
+    trained.insert(spec.name);
+  }
   for (const std::string& name : files_->names()) {
-    if (predicts_further(config, name)) {
+    if (predicts_further(config, name) && !trained.contains(name)) {
       entries_.push_back(files_->header(name, storage));
     }
   }
@@ -24,7 +32,7 @@ void KeptTensors::write(WeightStream& stream) const {
 }
 
 ModelConfig KeptTensors::described(ModelConfig config) const {
-  if (entries_.empty()) {
+  if (entries_.empty() && !config.predicts_further) {
     config.on_disk.further.fields.clear();
   }
   return config;

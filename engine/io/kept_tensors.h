@@ -1,5 +1,6 @@
 // Tensors of the directory that a model began with which are written again as they are: those of
-// its layers that predict further tokens. They are copied from file to file and are on no device.
+// its layers that predict further tokens, but for what the model trains of them. They are copied
+// from file to file and are on no device.
 #pragma once
 
 #include <c10/core/ScalarType.h>

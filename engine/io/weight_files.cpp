@@ -140,7 +140,8 @@ void WeightFiles::split_stacks(const ModelConfig& config) {
     return;
   }
   for (const std::string& name : names()) {
-    if (name.starts_with(config.on_disk.trunk) &&
+    const bool in_further = config.predicts_further && predicts_further(config, name);
+    if ((name.starts_with(config.on_disk.trunk) || in_further) &&
         (name.ends_with(std::string(".") + kStackedGateUp) ||
          name.ends_with(std::string(".") + kStackedDown))) {
       split_stack(name, config);

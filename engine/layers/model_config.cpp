@@ -19,6 +19,12 @@ int64_t times(int64_t length, double factor) {
 }  // namespace
 
 BlockSpec ModelConfig::block(int64_t layer) const {
+  if (layer == further_layer() && predicts_further) {
+    return {
+        .token_mixer = has_latent_attention() ? TokenMixerKind::kLatentAttention
+                                              : TokenMixerKind::kSoftmaxAttention,
+        .channel_mixer = experts.count > 0 ? ChannelMixerKind::kExperts : ChannelMixerKind::kMlp};
+  }
   if (!blocks.empty()) {
     return blocks.at(layer);
   }
@@ -46,7 +52,39 @@ bool is_delta_net(const ModelConfig& config, int64_t layer) {
 std::string trunk_prefix(const ModelConfig& config) { return config.on_disk.trunk; }
 
 std::string layer_prefix(const ModelConfig& config, int64_t layer) {
+  if (const std::string& part = config.on_disk.further.part;
+      layer >= config.further_layer() && !part.empty()) {
+    return part + "layers." + std::to_string(layer - config.further_layer()) + ".";
+  }
   return trunk_prefix(config) + "layers." + std::to_string(layer) + ".";
+}
+
+// Names: DeepSeek-V3's published files, and those of Qwen3-Next; vLLM's deepseek_mtp.py and
+// qwen3_next_mtp.py read the same.
+FurtherNames further_names(const ModelConfig& config) {
+  if (const std::string& part = config.on_disk.further.part; !part.empty()) {
+    return {part + "pre_fc_norm_embedding.weight", part + "pre_fc_norm_hidden.weight",
+            part + "fc.weight", part + "norm.weight"};
+  }
+  const std::string layer = layer_prefix(config, config.further_layer());
+  return {layer + "enorm.weight", layer + "hnorm.weight", layer + "eh_proj.weight",
+          layer + "shared_head.norm.weight"};
+}
+
+std::string further_problem(const ModelConfig& config) {
+  const int64_t layers = config.on_disk.further.layers;
+  if (layers != 1) {
+    return "the model has " + std::to_string(layers) +
+           " layers that predict further tokens, expected 1";
+  }
+  if (config.model_type == "minimax_m2") {
+    return "those of MiniMax-M2 are not known here; expected deepseek_v3, kimi_k2, glm4_moe, "
+           "qwen3_next or qwen3_5";
+  }
+  if (config.vision) {
+    return "the model takes images";
+  }
+  return "";
 }
 
 void list_blocks(ModelConfig& config) {

@@ -181,6 +181,9 @@ struct ModelConfig {
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
   bool fp32_norms = false;
+  // The layer that predicts one further token is a part of the model: it is loaded, trained and
+  // saved as the others. Not in config.json.
+  bool predicts_further = false;
   // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
   // chooses its factors by it.
   int64_t max_document_tokens = 0;
@@ -188,13 +191,17 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
-  // What layer `layer` is made of. The functions of one layer below ask it.
+  // What layer `layer` is made of. The functions of one layer below ask it. That of
+  // further_layer() has attention to all tokens, and experts where the model has any.
   // Throws: std::out_of_range when blocks are given, but none for `layer`.
   BlockSpec block(int64_t layer) const;
   int64_t window(int64_t layer) const { return block(layer).window; }
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixerKind::kExperts;
   }
+
+  // The index of the layer that predicts a further token.
+  int64_t further_layer() const { return num_hidden_layers; }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }
 
@@ -225,6 +232,17 @@ inline RopeSettings local_rope(const ModelConfig& config) {
 // What the names of a model's tensors on disk begin with, but for the head's; of those of a layer.
 std::string trunk_prefix(const ModelConfig& config);
 std::string layer_prefix(const ModelConfig& config, int64_t layer);
+
+// Names of what is around the layer that predicts a further token: the norms of the next token's
+// embedding and of the hidden state, the matrix that reads both side by side, and the norm behind
+// the layer.
+struct FurtherNames {
+  std::string embedding_norm, hidden_norm, projection, final_norm;
+};
+FurtherNames further_names(const ModelConfig& config);
+
+// Why the model's layers that predict further tokens cannot be trained; "" where they can.
+std::string further_problem(const ModelConfig& config);
 
 // Writes config.blocks out where the layers are all alike.
 void list_blocks(ModelConfig& config);

@@ -429,7 +429,7 @@ void Decoder::move_router_corrections(const at::Tensor& routes_LX, double rate) 
 
 TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                            const at::Tensor& temperature_n, const EntryParts& entries,
-                           const KeptSets& kept) const {
+                           const KeptSets& kept, WeightGradient gradient) const {
   const VocabularyPart part = vocabulary_part(*this);
   const at::Tensor divisor_n = logits_divisor(*this, temperature_n);
   const auto run = [&](const std::vector<Weight>& weights, const at::Tensor& hidden) {
@@ -439,8 +439,54 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
         kept);
     return std::vector<at::Tensor>{std::move(scores.logprobs_n), std::move(scores.entropy_n)};
   };
-  const auto scores = run_head(*this, hidden_nE, run);
+  const auto scores = run_head(*this, hidden_nE, run, gradient);
   return {entries.entry_order(scores[0]), entries.entry_order(scores[1])};
+}
+
+at::Tensor Decoder::join_further(const FurtherInput& input, ForwardPass& pass) const {
+  at::Tensor embedded_sE;
+  {
+    const at::AutoGradMode mode(at::GradMode::is_enabled() && !input.detach);
+    const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
+    embedded_sE = scaled(config_, context_.compute, embed(table, input.next_s));
+  }
+  const int64_t width = config_.hidden_size;
+  const auto join = [&](const std::vector<Weight>& weights, const at::Tensor& both) {
+    const NormOptions norm = config_.norm_options();
+    const at::Tensor normed =
+        at::cat({rms_norm(both.narrow(1, 0, width).contiguous(), weights[0], norm),
+                 rms_norm(both.narrow(1, width, width).contiguous(), weights[1], norm)},
+                1);
+    return std::vector<at::Tensor>{apply_linear(normed, weights[2])};
+  };
+  // One input of the scope, so that its backward ends behind everything that reads the weights.
+  const at::Tensor both_sE =
+      at::cat({embedded_sE, input.detach ? input.hidden_sE.detach() : input.hidden_sE}, 1);
+  const UnitShapes cut{context_.compute, {{width}, {width}, {width, 2 * width}}};
+  return run_with_weights(units_.further().gathered(), cut, both_sE, join, pass.scopes).front();
+}
+
+at::Tensor Decoder::further_logprobs(const FurtherInput& input, AttentionBackend& attention) const {
+  TORCH_CHECK(stage_.predicts_further(config_),
+              "decoder: it has no layer that predicts further tokens");
+  OverlappedAttention* overlapped = attention.overlapped();
+  ForwardPass pass = forward_pass(
+      overlapped != nullptr ? overlapped->positions_S() : input.positions, attention, nullptr);
+  pass.adapter_leaves.resize(stage_.layers.size() + 1);  // it has none
+  if (activations_.offload) {
+    pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
+  }
+  const at::Tensor hidden_sE = run_layer(config_.further_layer(), join_further(input, pass), pass);
+  const at::Tensor scored_mE = rms_norm(
+      at::embedding(hidden_sE, input.source_m),
+      units_.further_norm().gathered().materialize(context_.compute)[0], config_.norm_options());
+  const at::Tensor ones_m = at::ones(
+      input.target_m.sizes(), scored_mE.options()
+                                  .dtype(at::kDouble == context_.compute ? at::kDouble : at::kFloat)
+                                  .requires_grad(false));
+  return score(scored_mE, input.target_m, ones_m, {}, {},
+               input.detach ? WeightGradient::kNone : WeightGradient::kFlows)
+      .logprobs_n;
 }
 
 std::vector<ParamUnit*> Decoder::trained_units() {
@@ -474,13 +520,14 @@ std::vector<const ParamUnit*> Decoder::units() const {
 }
 
 std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
-                                 const WeightSegment& run) {
+                                 const WeightSegment& run, WeightGradient gradient) {
   check_scores(decoder.stage());
   const ModelConfig& config = decoder.config();
   const int64_t words = vocabulary_part(decoder).words.size();
   const UnitShapes cut{decoder.compute_dtype(), {{words, config.hidden_size}}};
   ScopeChain chain;
-  return run_with_weights(decoder.parameters().head().gathered(), cut, hidden_nE, run, chain);
+  return run_with_weights(decoder.parameters().head().gathered(), cut, hidden_nE, run, chain,
+                          gradient);
 }
 
 VocabularyPart vocabulary_part(const Decoder& decoder) {

@@ -50,6 +50,19 @@ struct DecoderWeights {
   Weight head_VE;
 };
 
+// What the layer that predicts a further token reads, and what it is scored on.
+// Shapes: m = entries to score.
+struct FurtherInput {
+  at::Tensor hidden_sE;  // what forward() returned
+  at::Tensor next_s;     // int64, the id behind each token
+  at::Tensor positions;  // as of forward()
+  at::Tensor source_m;   // int64, the tokens whose next but one is scored; m may be 0
+  at::Tensor target_m;   // int64, that one
+  // Whether no gradient flows to what the model shares with the layer: hidden states, embedding and
+  // head.
+  bool detach = true;
+};
+
 // Thread safety: const functions from any thread while no thread writes parameters.
 class Decoder {
  public:
@@ -138,9 +151,22 @@ class Decoder {
   // Collective over: the tensor-parallel ranks and the shard of a sharded decoder, also in the
   // backward.
   // Throws: as token_scores(); c10::Error for a stage that does not score.
+  // gradient: whether the head has one.
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n, const EntryParts& entries = {},
-                    const KeptSets& kept = {}) const;
+                    const KeptSets& kept = {},
+                    WeightGradient gradient = WeightGradient::kFlows) const;
+
+  // Log-probs [m] of the targets, at temperature 1, of the layer that predicts a further token: for
+  // token i of a document h' = W [norm(embedding of token i + 1); norm(hidden state i)], then a
+  // decoder layer at position i, its norm, and the model's head. Differentiable. Expert layers note
+  // nothing.
+  // Collective over: as forward() of one layer, and score().
+  // Throws: c10::Error for a model without that layer; as forward() and score().
+  // Source: DeepSeek-V3 (section 2.2); for position and order of the halves Megatron-LM's
+  // multi_token_prediction.py and vLLM's deepseek_mtp.py and qwen3_next_mtp.py. vLLM alone sets the
+  // embedding at position 0 to zero for DeepSeek and GLM.
+  at::Tensor further_logprobs(const FurtherInput& input, AttentionBackend& attention) const;
 
   // How later forwards with autograd treat activations.
   // Throws: c10::Error on an offload or tiles without recomputation, and on sizes below their
@@ -184,6 +210,8 @@ class Decoder {
   LayerPass layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                        const std::shared_ptr<sp::KeptResults>& kept) const;
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, ForwardPass& pass) const;
+  // The layer's input of further_logprobs(), from embeddings and hidden states side by side.
+  at::Tensor join_further(const FurtherInput& input, ForwardPass& pass) const;
   ForwardPass forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                            ExpertNotes* experts) const;
 
@@ -201,12 +229,13 @@ class Decoder {
 
 // Outputs of run(the head's matrix alone, hidden states) of a stage that scores. The matrix exists
 // while they are computed, and again in their backward. With tensor parallelism it is this rank's
-// part.
+// part. gradient: whether the matrix has one.
 // Shapes: hidden_nE as `run` takes it; n may be 0.
 // Collective over: the shard of a sharded decoder, also in the backward.
 // Throws: c10::Error for a stage that does not score; what `run` throws.
 std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
-                                 const WeightSegment& run);
+                                 const WeightSegment& run,
+                                 WeightGradient gradient = WeightGradient::kFlows);
 
 // The words of the vocabulary that this tensor-parallel rank has.
 VocabularyPart vocabulary_part(const Decoder& decoder);

@@ -20,14 +20,58 @@ std::string correction_name(const ModelConfig& config, int64_t layer) {
          (config.experts.block_sparse_names ? "." : ".gate.") + "e_score_correction_bias";
 }
 
-std::vector<DecoderLayer> layers_of(const ModelConfig& config, const sp::Range& range,
+// Of a stage; the one that predicts a further token is the last.
+std::vector<DecoderLayer> layers_of(const ModelConfig& config, const Stage& stage,
                                     const TensorPlace& tensor) {
+  const bool further = stage.predicts_further(config);
   std::vector<DecoderLayer> layers;
-  layers.reserve(range.size());
-  for (int64_t i = range.begin; i < range.end; ++i) {
+  layers.reserve(stage.layers.size() + (further ? 1 : 0));
+  for (int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
     layers.emplace_back(config, i, tensor);
   }
+  if (further) {
+    layers.emplace_back(config, config.further_layer(), tensor);
+  }
   return layers;
+}
+
+// Throws: c10::Error for a layer that predicts a further token where it is not trained.
+void check_further(const ModelConfig& config, const Stage& stage, const ComputeContext& context,
+                   const WeightStorage& storage) {
+  if (!stage.predicts_further(config)) {
+    return;
+  }
+  TORCH_CHECK(further_problem(config).empty(), "decoder: ", further_problem(config));
+  TORCH_CHECK(stage.embeds && context.tensor == nullptr && !storage.projections,
+              "decoder: a model that predicts further tokens is not cut into stages or over "
+              "tensor-parallel ranks, and not quantised");
+}
+
+// The units of one layer.
+void add_layer_units(const DecoderLayer& layer, const std::string& name, const TensorPlace& tensor,
+                     std::vector<UnitSpecs>& units) {
+  for (std::vector<ParamSpec>& specs : layer.unit_specs()) {
+    const bool is_whole = tensor.ranks > 1 && !specs.front().cut.is_cut();
+    units.push_back({is_whole ? UnitRole::kWhole : UnitRole::kLayer,
+                     is_whole ? name + ".whole" : name, std::move(specs)});
+  }
+  for (std::vector<ParamSpec>& specs : layer.experts_specs()) {
+    units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
+  }
+}
+
+// The layer that predicts a further token, and what is around it.
+void add_further_units(const ModelConfig& config, const DecoderLayer& layer,
+                       const TensorPlace& tensor, std::vector<UnitSpecs>& units) {
+  const FurtherNames names = further_names(config);
+  const int64_t width = config.hidden_size;
+  units.push_back({UnitRole::kFurther,
+                   "further",
+                   {{names.embedding_norm, {width}},
+                    {names.hidden_norm, {width}},
+                    {names.projection, {width, 2 * width}}}});
+  add_layer_units(layer, "further.layer", tensor, units);
+  units.push_back({UnitRole::kFurtherNorm, "further.norm", {{names.final_norm, {width}}}});
 }
 
 // Of the routers that have a correction, in the order of their layers. first: of the layers.
@@ -64,17 +108,8 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
   if (stage.embeds) {
     units.push_back({UnitRole::kEmbedding, "embedding", {embedding}});
   }
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const std::string name =
-        "layers." + std::to_string(stage.layers.begin + static_cast<int64_t>(i));
-    for (std::vector<ParamSpec>& specs : layers[i].unit_specs()) {
-      const bool is_whole = tensor.ranks > 1 && !specs.front().cut.is_cut();
-      units.push_back({is_whole ? UnitRole::kWhole : UnitRole::kLayer,
-                       is_whole ? name + ".whole" : name, std::move(specs)});
-    }
-    for (std::vector<ParamSpec>& specs : layers[i].experts_specs()) {
-      units.push_back({UnitRole::kExperts, name + ".experts", std::move(specs)});
-    }
+  for (int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
+    add_layer_units(layers[stage.place(i)], "layers." + std::to_string(i), tensor, units);
   }
   if (stage.scores) {
     units.push_back(
@@ -88,6 +123,9 @@ std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
   if (const auto corrections = correction_specs(config, stage.layers.begin, layers);
       !corrections.empty()) {
     units.push_back({UnitRole::kCorrections, "router_corrections", corrections});
+  }
+  if (stage.predicts_further(config)) {
+    add_further_units(config, layers.back(), tensor, units);
   }
   if (config.vision && stage.embeds) {
     for (VisionUnitSpecs& unit : vision_unit_specs(config)) {
@@ -178,13 +216,14 @@ std::vector<UnitSpecs> made_specs(const ModelConfig& config, const Stage& stage,
 }  // namespace
 
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const TensorPlace& tensor) {
-  return unit_specs(config, whole_stage(config), make_layers(config, tensor), tensor);
+  const Stage stage = whole_stage(config);
+  return unit_specs(config, stage, layers_of(config, stage, tensor), tensor);
 }
 
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const Stage& stage,
                                   const TensorPlace& tensor) {
   check_stage(config, stage);
-  return unit_specs(config, stage, layers_of(config, stage.layers, tensor), tensor);
+  return unit_specs(config, stage, layers_of(config, stage, tensor), tensor);
 }
 
 std::vector<ParamSpec> decoder_specs(const ModelConfig& config) {
@@ -260,8 +299,9 @@ DecoderUnits::DecoderUnits(const ModelConfig& config, const Stage& stage,
   check_stage(config, stage);
   TORCH_CHECK(!config.vision || (stage.embeds && stage.layers.size() == config.num_hidden_layers),
               "a model with a vision tower is not cut into stages");
+  check_further(config, stage, context, storage);
   layers_ = std::make_shared<const std::vector<DecoderLayer>>(
-      layers_of(config, stage.layers, tensor_place(context)));
+      layers_of(config, stage, tensor_place(context)));
   std::vector<std::shared_ptr<ParamUnit>> of_tower;
   for (UnitSpecs& unit : made_specs(config, stage, *layers_, context, storage)) {
     const UnitRole role = unit.role;
@@ -309,6 +349,12 @@ void DecoderUnits::register_newest(UnitRole role) {
       break;
     case UnitRole::kCorrections:
       corrections_ = all_.back();
+      break;
+    case UnitRole::kFurther:
+      further_ = all_.back();
+      break;
+    case UnitRole::kFurtherNorm:
+      further_norm_ = all_.back();
       break;
     case UnitRole::kVision:
     case UnitRole::kVisionMerger:

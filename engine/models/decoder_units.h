@@ -35,6 +35,8 @@ enum class UnitRole {
   kFinalNorm,
   kHead,
   kCorrections,
+  kFurther,      // what is before the layer that predicts a further token
+  kFurtherNorm,  // behind it
   kVision,       // of the vision tower
   kVisionMerger  // of the tower, too
 };
@@ -120,8 +122,9 @@ class DecoderUnits {
 
   // Embedding, layers in order, each followed by its whole parameters if tensor-parallel ranks
   // divide the others, and by its experts if it has any, final norm, a head that
-  // is no other unit of the stage, the corrections of routers, and last the vision tower's: of
-  // these what the stage has. The corrections are whole on every rank, the tower on every tensor
+  // is no other unit of the stage, the corrections of routers, the layer that predicts a further
+  // token between what is around it, and last the vision tower's: of these what the stage has. The
+  // corrections are whole on every rank, the tower on every tensor
   // rank.
   const std::vector<std::shared_ptr<ParamUnit>>& all() const { return all_; }
 
@@ -135,6 +138,10 @@ class DecoderUnits {
   std::vector<const ParamUnit*> experts(int64_t i) const;
   // Of a stage that scores.
   const ParamUnit& final_norm() const { return *final_norm_; }
+  // Of a stage that predicts a further token: the parameters of further_names() but the last, and
+  // that one. layer() and the functions of a layer take ModelConfig::further_layer(), too.
+  const ParamUnit& further() const { return *further_; }
+  const ParamUnit& further_norm() const { return *further_norm_; }
   // Of a stage that scores. With tied embeddings the embedding's unit, where the stage embeds too.
   const ParamUnit& head() const { return *head_; }
 
@@ -173,11 +180,13 @@ class DecoderUnits {
   Stage stage_;
   ComputeContext context_;
   std::vector<std::shared_ptr<ParamUnit>> all_;
-  std::shared_ptr<const std::vector<DecoderLayer>> layers_;  // of the stage
-  std::vector<std::vector<std::size_t>> layer_units_;        // each layer's places in all_
-  std::vector<std::vector<std::size_t>> experts_;            // of its experts
+  // Of the stage, then the one that predicts a further token.
+  std::shared_ptr<const std::vector<DecoderLayer>> layers_;
+  std::vector<std::vector<std::size_t>> layer_units_;  // each layer's places in all_
+  std::vector<std::vector<std::size_t>> experts_;      // of its experts
   // Among all_; null where the stage has none.
   std::shared_ptr<ParamUnit> embedding_, final_norm_, head_, corrections_;
+  std::shared_ptr<ParamUnit> further_, further_norm_;
   std::shared_ptr<const VisionTower> tower_;
   std::vector<const ParamUnit*> constant_;  // parts of it
 };

@@ -24,6 +24,11 @@ struct Stage {
   // Whether its head is the vocabulary's, so that it has that matrix. A value model's is not.
   bool vocabulary = true;
 
+  // Whether the layer that predicts a further token is here, if the model has it.
+  bool predicts_further(const ModelConfig& config) const {
+    return config.predicts_further && scores && vocabulary;
+  }
+
   // The place of a layer of the model, one of the stage's, among the stage's.
   std::size_t place(int64_t layer) const { return static_cast<std::size_t>(layer - layers.begin); }
   bool operator==(const Stage&) const = default;

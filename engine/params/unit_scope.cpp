@@ -92,20 +92,26 @@ struct LeaveScope : torch::autograd::Function<LeaveScope> {
   }
 };
 
+std::vector<Weight> materialized(GatheredUnit& unit, const UnitShapes& cut,
+                                 WeightGradient gradient) {
+  const at::AutoGradMode mode(at::GradMode::is_enabled() && gradient == WeightGradient::kFlows);
+  return unit.materialize(cut);
+}
+
 }  // namespace
 
 std::vector<at::Tensor> run_with_weights(GatheredUnit& unit, const UnitShapes& cut,
                                          const at::Tensor& input, const WeightSegment& segment,
-                                         ScopeChain& chain) {
+                                         ScopeChain& chain, WeightGradient gradient) {
   const bool releases = unit.gather() != nullptr && !unit.gather()->keeps_whole() &&
                         at::GradMode::is_enabled() && input.requires_grad();
   if (!releases) {
-    return segment(unit.materialize(cut), input);
+    return segment(materialized(unit, cut, gradient), input);
   }
   const auto buffer = std::make_shared<ScopeChain::Buffer>(unit, chain.last_);
   const auto holder = c10::make_intrusive<BufferHolder>(buffer);
   const at::Tensor entered = EnterScope::apply(input, holder);
-  const std::vector<Weight> weights = unit.materialize(cut);
+  const std::vector<Weight> weights = materialized(unit, cut, gradient);
   const std::vector<at::Tensor> outputs = segment(weights, entered);
   const std::vector<at::Tensor> left = LeaveScope::apply(at::TensorList(outputs), holder);
   buffer->release_after_forward(weights.front().value);  // all of them share one storage

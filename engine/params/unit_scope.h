@@ -20,6 +20,9 @@ namespace ringside::engine {
 using WeightSegment = std::function<std::vector<at::Tensor>(const std::vector<Weight>& weights,
                                                             const at::Tensor& input)>;
 
+// Whether weights receive a gradient in a scope, if the unit is trained.
+enum class WeightGradient { kFlows, kNone };
+
 // The scopes of one forward, in order. Each one's backward starts the gather of the one before it.
 class ScopeChain {
  public:
@@ -29,7 +32,7 @@ class ScopeChain {
  private:
   friend std::vector<at::Tensor> run_with_weights(GatheredUnit&, const UnitShapes&,
                                                   const at::Tensor&, const WeightSegment&,
-                                                  ScopeChain&);
+                                                  ScopeChain&, WeightGradient);
   std::weak_ptr<Buffer> last_;
 };
 
@@ -41,7 +44,8 @@ class ScopeChain {
 // Throws: as GatheredUnit::materialize(), and what the segment throws.
 std::vector<at::Tensor> run_with_weights(GatheredUnit& unit, const UnitShapes& cut,
                                          const at::Tensor& input, const WeightSegment& segment,
-                                         ScopeChain& chain);
+                                         ScopeChain& chain,
+                                         WeightGradient gradient = WeightGradient::kFlows);
 
 // A unit, and the matrices that it is cut into.
 struct ScopedUnit {

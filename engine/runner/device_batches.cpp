@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "sp/batch/next_ids.h"
+
 namespace ringside::engine {
 namespace {
 
@@ -53,6 +55,14 @@ constexpr std::array kRows = {
         &DeviceBatch::temperature_n},
     Row{[](const HostInput& host) { return host.own(host.input.routes_sLK); },
         &DeviceBatch::routes_sLK},
+    Row{[](const HostInput& host) {
+          const auto& fields = host.input.batch->fields;
+          const auto found = fields.find(sp::kNextIdField);
+          return found != fields.end() ? found->second.view({-1}) : at::Tensor();
+        },
+        &DeviceBatch::next_s},
+    Row{of_batch<&sp::MicroBatch::further_source_m>, &DeviceBatch::further_source_m},
+    Row{of_batch<&sp::MicroBatch::further_target_m>, &DeviceBatch::further_target_m},
 };
 
 }  // namespace

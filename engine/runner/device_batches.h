@@ -51,6 +51,8 @@ struct DeviceBatch {
   bool records_routes = false;
   KeptSets kept = {};
   bool scores_whole = false;
+  // For the layer that predicts a further token; undefined unless documents have kNextIdField.
+  at::Tensor next_s, further_source_m, further_target_m;
   Columns columns;
   RowParts rows = {};  // of tensor-parallel ranks
   EntryParts entries = {};

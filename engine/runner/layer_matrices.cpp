@@ -20,7 +20,9 @@ std::vector<std::vector<std::size_t>> layer_matrices(HeadedModel& model) {
     const DecoderUnits& parameters = stage->parameters();
     // Biases of experts in one tensor have two dims.
     const bool stacks = stage->config().experts.kind == ExpertKind::kClamped;
-    for (int64_t i = stage->stage().layers.begin; i < stage->stage().layers.end; ++i) {
+    const sp::Range& layers = stage->stage().layers;
+    const int64_t further = stage->stage().predicts_further(stage->config()) ? 1 : 0;
+    for (int64_t i = layers.begin; i < layers.end + further; ++i) {
       for (const ParamUnit* unit : parameters.layer_units(i)) {
         add(unit, 2);
       }

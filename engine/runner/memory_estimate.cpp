@@ -126,14 +126,18 @@ RankElements count_elements(const ModelConfig& c, const PassShape& p, const Stag
   e.head_parameters = stage.scores ? words * c.hidden_size : 0;
   // Beside the layers there are the embedding and the head, cut, and whole parameters.
   int64_t ends = 0, others = -all_layers;
+  bool further = false;  // the units from that of the further layer on
   for (const UnitSpecs& unit : unit_specs(c, stage)) {
+    further |= unit.role == UnitRole::kFurther;
     const bool is_end = unit.role == UnitRole::kEmbedding || unit.role == UnitRole::kHead;
     ends += is_end ? table : 0;
     const int64_t of_unit = elements(unit.specs);
+    const bool further_experts = further && unit.role == UnitRole::kExperts;
+    e.experts += further_experts ? of_unit / c.experts.count * mine : 0;
     const bool of_tower = unit.role == UnitRole::kVision || unit.role == UnitRole::kVisionMerger;
     const bool is_constant =
         of_tower && !p.adapters.has_value() && !WeightStorage{.vision = p.vision}.trains(unit.role);
-    others += is_end || is_constant ? 0 : of_unit;
+    others += is_end || is_constant || further_experts ? 0 : of_unit;
     e.constant += is_constant ? of_unit : 0;
     e.add_tower_unit(unit, of_unit);
   }
@@ -468,7 +472,17 @@ class Sizes {
     return p_.own_rows() * (2 * c_.hidden_size * compute_ + sums_) +
            (share(p_.entries, p_.tensor_ranks) + (p_.tensor_ranks > 1 ? p_.entries : 0)) *
                c_.hidden_size * compute_ +
-           p_.entries * 24;
+           p_.entries * 24 + further();
+  }
+
+  // What the layer that predicts a further token keeps: of the layer, of what joins its input, and
+  // of its entries.
+  int64_t further() const {
+    if (!p_.trains || layers() == 0 || !stage_.predicts_further(c_)) {
+      return 0;
+    }
+    return layers_->kept(layers() - 1, layers()) +
+           (6 * p_.own_rows() + 2 * p_.entries) * c_.hidden_size * compute_ + p_.entries * 24;
   }
 
   // In a pipeline: hidden states and gradients that arrive and leave.

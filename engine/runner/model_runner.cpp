@@ -10,6 +10,7 @@
 #include "engine/layers/decoder_layer.h"
 #include "engine/optim/grad_clip.h"
 #include "engine/runner/layer_matrices.h"
+#include "sp/batch/next_ids.h"
 #include "sp/mesh/control.h"
 
 namespace ringside::engine {
@@ -20,6 +21,7 @@ constexpr const char* kGradNorm = "grad_norm";
 constexpr const char* kFiniteMarks = "finite_marks";
 constexpr const char* kLossScale = "loss_scale";
 constexpr const char* kBalanceLoss = "balance_loss";
+constexpr const char* kFurtherLoss = "further_loss";
 
 std::string name_of_non_finite(std::span<ParamUnit* const> units) {
   const std::string name = first_non_finite(units);
@@ -84,6 +86,24 @@ void ModelRunner::balance_experts(const BalanceOptions& options) {
               "model runner: a load-balancing loss is one loss over all layers, and a stage of a "
               "pipeline has the layers of its own only; expected an update of corrections");
   balance_ = options;
+}
+
+void ModelRunner::predict_further_tokens(const FurtherTokensOptions& options) {
+  TORCH_CHECK(is_trained(),
+              "model runner: the model is frozen, it does not learn to predict further tokens");
+  TORCH_CHECK(model_->has_vocabulary() && decoder().stage().predicts_further(decoder().config()),
+              "model runner: the model has no layer that predicts further tokens");
+  further_ = options;
+}
+
+double ModelRunner::further_entries(std::span<const ModelInput> inputs) const {
+  double entries = 0.0;
+  for (const ModelInput& input : inputs) {
+    TORCH_CHECK(input.batch->further_source_m.defined(), "model runner: documents without ",
+                sp::kNextIdField, ", which the layer that predicts a further token reads");
+    entries += static_cast<double>(input.batch->further_source_m.size(0));
+  }
+  return std::max(1.0, sp::sum_scalars({entries}, *groups_.control(sp::axes::kLoss)).front());
 }
 
 void ModelRunner::take_images(ImageInput input) {
@@ -177,7 +197,13 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   TrainingOutcome outcome;
   outcome.work.expert_rows = no_load(*model_);
   const double sent_before = sent_bytes();
+  double further_entries = 1.0;
   if (!inputs.empty()) {
+    std::optional<FurtherPass> further;
+    if (further_) {
+      further_entries = this->further_entries(inputs);
+      further = FurtherPass{further_->coef / further_entries, further_->detach};
+    }
     LiveInputs live(*model_, inputs, groups_, upload_stream_, images_.get());
     const TrainingParts parts{loss,
                               *gradient_sync_,
@@ -186,6 +212,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
                               balance_.aux_loss_coef * share,
                               groups_.tensors(sp::axes::kLoss),
                               tensor_ranks(),
+                              further,
                               model_->units()};
     TrainingPass pass(live, parts, /*is_whole=*/pipeline == nullptr, outcome);
     run_plan(
@@ -202,6 +229,11 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   }
   gradient_sync_->finish();
   pipeline_units_->add_copies();
+  further_loss_ = outcome.further_sum;
+  if (further_loss_.defined()) {
+    groups_.tensors(sp::axes::kLoss)->all_reduce_sum(further_loss_, kFurtherLoss);
+    further_loss_ = further_loss_ / further_entries;
+  }
   balance_loss_ = outcome.balance_loss;
   balance_routes_LX_ = outcome.balance_routes_LX;
   outcome.work.sent_bytes = sent_bytes() - sent_before;
@@ -230,8 +262,14 @@ StepResult ModelRunner::take_step(double learning_rate, double max_grad_norm, De
   if (balance_loss_.defined()) {
     sums.add(kBalanceLoss, balance_loss_);
   }
+  if (further_loss_.defined()) {
+    sums.add(kFurtherLoss, further_loss_);
+  }
   StepResult result;
   result.sums = sums.fetch();
+  if (const auto found = result.sums.find(kFurtherLoss); found != result.sums.end()) {
+    result.further_loss = found->second.front();
+  }
   if (const auto found = result.sums.find(kBalanceLoss); found != result.sums.end()) {
     result.balance_loss = found->second.front();
   }

@@ -35,6 +35,9 @@ struct StepResult {
   // Load-balancing loss of the experts, mean over the micro-batches, without its coefficient; none
   // unless the runner adds it.
   std::optional<double> balance_loss = {};
+  // Mean negative log-prob of further tokens, without its coefficient; none unless the runner
+  // trains their layer.
+  std::optional<double> further_loss = {};
   double loss_scale = 0.0;  // that the gradients were computed with; 0 without loss scaling
   bool skipped = false;     // the gradients were not finite under a loss scale
   HostSums sums;            // those passed to step(), of this rank
@@ -46,6 +49,12 @@ struct BalanceOptions {
 
   double aux_loss_coef = 0.0;  // of the mean of LoadBalance's loss over the micro-batches of a pass
   double bias_update_rate = 0.0;  // of Decoder::move_router_corrections() after every step
+};
+
+// How the layer that predicts a further token is trained.
+struct FurtherTokensOptions {
+  double coef = 0.0;   // of the mean negative log-prob over all its entries of a pass, on all ranks
+  bool detach = true;  // as of FurtherInput
 };
 
 // Collective methods are called by all ranks of the group, with the same number of inputs of the
@@ -68,6 +77,10 @@ class ModelRunner {
   // corrections that its routers do not have, and for a load-balancing loss in a pipeline: it is
   // one loss over the layers of all stages.
   void balance_experts(const BalanceOptions& options);
+
+  // From now on. Documents then have kNextIdField.
+  // Throws: c10::Error for a frozen model, and for one without that layer.
+  void predict_further_tokens(const FurtherTokensOptions& options);
 
   // From now on micro-batches may have images. Every rank calls it or none. Not collective.
   // Throws: c10::Error for a model without a vision tower.
@@ -140,6 +153,9 @@ class ModelRunner {
   std::vector<NamedSlice> state_of(std::size_t u) const;
   std::vector<NamedSlice> loss_scale_state() const;
   double sent_bytes() const;
+  // Entries of further tokens of a pass, over all ranks, at least 1.
+  // Collective over: kLoss. Throws: c10::Error on inputs without kNextIdField.
+  double further_entries(std::span<const ModelInput> inputs) const;
   // The tensor-parallel ranks; null: there is one.
   std::shared_ptr<sp::Communicator> tensor_ranks() const;
   // Adds what the other tensor-parallel ranks counted for their rows. Collective over: these.
@@ -155,8 +171,9 @@ class ModelRunner {
   std::optional<LossScale> loss_scale_;  // for float16
   BalanceOptions balance_;
   std::unique_ptr<ImageEncoder> images_;  // null: micro-batches have none
-  // Of the last pass, on the device; undefined without balance_.
-  at::Tensor balance_loss_, balance_routes_LX_;
+  std::optional<FurtherTokensOptions> further_;
+  // Of the last pass, on the device; undefined without balance_ and further_.
+  at::Tensor balance_loss_, balance_routes_LX_, further_loss_;
 };
 
 }  // namespace ringside::engine

@@ -1,6 +1,8 @@
 #include "engine/runner/sequence_work.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "engine/layers/decoder_layer.h"
 #include "engine/runner/gradient_flow.h"
@@ -30,6 +32,17 @@ int64_t planned_bytes(const TokenFlow& flow, const sp::MicroBatch& batch, int64_
          (has_backward ? sp::backward_bytes(traffic, element, sums) : 0);
 }
 
+// Of a stage that is trained, with the one that predicts a further token.
+std::vector<int64_t> layers_of(const Decoder& decoder) {
+  const sp::Range& layers = decoder.stage().layers;
+  std::vector<int64_t> all(layers.size());
+  std::iota(all.begin(), all.end(), layers.begin);
+  if (decoder.stage().predicts_further(decoder.config())) {
+    all.push_back(decoder.config().further_layer());
+  }
+  return all;
+}
+
 }  // namespace
 
 void SequenceWork::add(const sp::MicroBatch& batch, const Decoder& stage) {
@@ -37,8 +50,7 @@ void SequenceWork::add(const sp::MicroBatch& batch, const Decoder& stage) {
     raw_tokens += static_cast<double>(batch.saving.raw_tokens);
     unique_tokens += static_cast<double>(batch.saving.unique_tokens);
   }
-  const sp::Range& layers = stage.stage().layers;
-  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+  for (const int64_t layer : layers_of(stage)) {
     if (const TokenFlow flow = stage.layer(layer).token_mixer().flow(); !flow.state) {
       const sp::WindowPlan& plan = batch.plan(flow.window);
       raw_pairs += static_cast<double>(plan.raw_pairs);
@@ -56,9 +68,8 @@ double predicted_bytes(const HeadedModel& model, std::span<const ModelInput> inp
     for (const Decoder* stage : model.stages()) {
       const int64_t element = at::elementSize(stage->compute_dtype());
       const Recompute recompute = stage->activation_options().recompute;
-      const sp::Range& layers = stage->stage().layers;
       GradientFlow flow(stage->adapters(), stage->stage().embeds, recompute != Recompute::kNone);
-      for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+      for (const int64_t layer : layers_of(*stage)) {
         bytes += planned_bytes(stage->layer(layer).token_mixer().flow(), *input.batch, element,
                                recompute, flow.next(layer).tokens.mixed);
       }

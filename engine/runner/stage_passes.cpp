@@ -128,6 +128,18 @@ LiveInputs::Made LiveInputs::forward(int64_t stage, int64_t input, const at::Ten
   return made;
 }
 
+at::Tensor LiveInputs::further_logprobs(int64_t stage, int64_t input, const at::Tensor& hidden_sE,
+                                        bool detach) {
+  const Input& here = use(input);
+  const DeviceBatch& batch = here.batch;
+  TORCH_CHECK(batch.next_s.defined(),
+              "stages: an input without the ids behind its tokens, which the layer that predicts a "
+              "further token reads");
+  return decoder(stage).further_logprobs({hidden_sE, batch.next_s, batch.positions_s,
+                                          batch.further_source_m, batch.further_target_m, detach},
+                                         *here.attention);
+}
+
 at::Tensor EvaluationPass::forward(int64_t stage, int64_t input, const at::Tensor& received) {
   const at::NoGradGuard no_grad;
   ExpertNotes experts;
@@ -211,7 +223,10 @@ at::Tensor TrainingPass::forward(int64_t stage, int64_t input, const at::Tensor&
     changed = changed.defined() ? changed + open.experts.changed : open.experts.changed;
   }
   if (made.output) {
-    const at::Tensor sum = parts_.loss(*made.output, inputs_.use(input).batch.columns);
+    at::Tensor sum = parts_.loss(*made.output, inputs_.use(input).batch.columns);
+    if (parts_.further) {
+      sum = sum + further_loss(stage, input, made.hidden_sE).to(sum.scalar_type());
+    }
     open.sum = parts_.loss_scale.defined() ? sum * parts_.loss_scale : sum;
   }
   if (open.balance) {
@@ -224,6 +239,15 @@ at::Tensor TrainingPass::forward(int64_t stage, int64_t input, const at::Tensor&
     open.end = torch::autograd::impl::gradient_edge(made.hidden_sE);
   }
   return made.hidden_sE.detach().contiguous();
+}
+
+at::Tensor TrainingPass::further_loss(int64_t stage, int64_t input, const at::Tensor& hidden_sE) {
+  const at::Tensor sum =
+      -inputs_.further_logprobs(stage, input, hidden_sE, parts_.further->detach).sum();
+  const at::Tensor noted = sum.detach().to(at::kDouble);
+  at::Tensor& all = outcome_.further_sum;
+  all = all.defined() ? all + noted : noted;
+  return sum * parts_.further->weight;
 }
 
 at::Tensor TrainingPass::backward(int64_t stage, int64_t input, const at::Tensor& gradient) {

@@ -80,6 +80,10 @@ class LiveInputs {
   // A stage's hidden states or, where it scores, the head's output. Fills `experts`.
   // Throws: c10::Error on an input with images that nothing encodes.
   Made forward(int64_t stage, int64_t input, const at::Tensor& received_sE, ExpertNotes& experts);
+  // Decoder::further_logprobs() for the hidden states of an input.
+  // Throws: c10::Error on an input without what the layer reads.
+  at::Tensor further_logprobs(int64_t stage, int64_t input, const at::Tensor& hidden_sE,
+                              bool detach);
 
  private:
   ImageRows image_rows(const Decoder& decoder, const sp::MicroBatch& batch) const;
@@ -115,6 +119,12 @@ class EvaluationPass final : public StageWork {
   const OnOutput& on_output_;
 };
 
+// Of the layer that predicts a further token.
+struct FurtherPass {
+  double weight = 0.0;  // of each negative log-prob in what is minimised
+  bool detach = true;   // as of FurtherInput
+};
+
 // What a training pass does beside the model's passes.
 struct TrainingParts {
   const LossFunction& loss;
@@ -124,6 +134,7 @@ struct TrainingParts {
   double balance_weight = 0.0;  // of the balance loss of one input in what is minimised
   std::shared_ptr<sp::Communicator> balance_ranks;  // whose routes count together
   std::shared_ptr<sp::Communicator> tensor_ranks;   // null: there is one
+  std::optional<FurtherPass> further = {};
   // Whose values stay as they are from the first run of the pass to the last.
   std::vector<ParamUnit*> units = {};
 };
@@ -134,6 +145,9 @@ struct TrainingOutcome {
   // On the device; undefined without `balances`. The loss is the mean over the inputs, and is
   // undefined where the model has stages: it is one loss over all layers.
   at::Tensor balance_loss, balance_routes_LX;
+  // Sum of the negative log-probs of further tokens of this rank, a scalar in fp64 on the device;
+  // undefined where none are predicted.
+  at::Tensor further_sum = {};
 };
 
 // Forward and backward passes.
@@ -172,6 +186,9 @@ class TrainingPass final : public StageWork {
   // For the backward of a stage and input.
   // Throws: c10::Error when a unit has changed since the pass began.
   void check_unchanged(int64_t stage, int64_t input) const;
+
+  // What the loss of further tokens adds to what is minimised.
+  at::Tensor further_loss(int64_t stage, int64_t input, const at::Tensor& hidden_sE);
 
   // Finishes the stage's balance.
   void finish_balance(const LoadBalance& balance);

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "sp/batch/next_ids.h"
 #include "sp/batch/packed_images.h"
 #include "sp/batch/prefix_tree.h"
 
@@ -116,6 +117,7 @@ struct Packed {
   LossEntries entries;               // source = packed index
   std::vector<int64_t> entry_index;  // index in the order (document, entry)
   PrefixSaving saving;
+  LossEntries further = {};  // of the token before each entry's, with the entry's target
 };
 
 PrefixSaving saving_of(const Packed& packed) {
@@ -169,6 +171,10 @@ Packed pack(std::span<const Document> documents, const std::vector<int64_t>& cho
       const int64_t source = document.entries.source[i];
       packed.entries.add(places[source], document.entries.target[i], document.entries.sample[i]);
       packed.entry_index.push_back(first_entry_of[chosen[c]] + static_cast<int64_t>(i));
+      if (source > 0) {
+        packed.further.add(places[source - 1], document.entries.target[i],
+                           document.entries.sample[i]);
+      }
     }
   }
   packed.saving = saving_of(packed);
@@ -176,22 +182,20 @@ Packed pack(std::span<const Document> documents, const std::vector<int64_t>& cho
 }
 
 // The entries whose source token is on this rank, with local source indices, in their order.
-LossEntries local_entries(const Packed& packed, const std::vector<int64_t>& local_of_packed,
-                          std::vector<int64_t>& entry_index) {
-  std::vector<std::size_t> mine;
-  for (std::size_t i = 0; i < packed.entries.source.size(); ++i) {
-    if (local_of_packed[packed.entries.source[i]] >= 0) {
-      mine.push_back(i);
+// indices: gets the index of each among all.
+LossEntries local_entries(const LossEntries& all, const std::vector<int64_t>& local_of_packed,
+                          std::vector<std::size_t>& indices) {
+  for (std::size_t i = 0; i < all.source.size(); ++i) {
+    if (local_of_packed[all.source[i]] >= 0) {
+      indices.push_back(i);
     }
   }
-  std::stable_sort(mine.begin(), mine.end(), [&](std::size_t a, std::size_t b) {
-    return local_of_packed[packed.entries.source[a]] < local_of_packed[packed.entries.source[b]];
+  std::stable_sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
+    return local_of_packed[all.source[a]] < local_of_packed[all.source[b]];
   });
   LossEntries entries;
-  for (const std::size_t i : mine) {
-    entries.add(local_of_packed[packed.entries.source[i]], packed.entries.target[i],
-                packed.entries.sample[i]);
-    entry_index.push_back(packed.entry_index[i]);
+  for (const std::size_t i : indices) {
+    entries.add(local_of_packed[all.source[i]], all.target[i], all.sample[i]);
   }
   return entries;
 }
@@ -320,6 +324,24 @@ void add_images(MicroBatch& batch, const Packed& packed, std::span<const TokenFi
   batch.images = std::move(images.images);
 }
 
+// Loss entries and, where tokens know the next one, those of further tokens.
+void add_entries(MicroBatch& batch, const Packed& packed,
+                 const std::vector<int64_t>& local_of_packed) {
+  std::vector<std::size_t> indices, indices_of_further;
+  const LossEntries entries = local_entries(packed.entries, local_of_packed, indices);
+  for (const std::size_t i : indices) {
+    batch.entry_index.push_back(packed.entry_index[i]);
+  }
+  batch.source_n = integers(entries.source);
+  batch.target_n = integers(entries.target);
+  batch.sample_n = integers(entries.sample);
+  if (batch.fields.contains(kNextIdField)) {
+    const LossEntries further = local_entries(packed.further, local_of_packed, indices_of_further);
+    batch.further_source_m = integers(further.source);
+    batch.further_target_m = integers(further.target);
+  }
+}
+
 MicroBatch cut(const Packed& packed, std::span<const TokenField> fields, const Mesh& mesh,
                const CollatorOptions& options) {
   const SequenceLayout layout(packed.tree.forest, mesh.shape().ring, mesh.shape().ulysses,
@@ -347,11 +369,7 @@ MicroBatch cut(const Packed& packed, std::span<const TokenField> fields, const M
     }
   }
   add_images(batch, packed, fields, layout, mesh, options.image_work);
-  const LossEntries entries =
-      local_entries(packed, layout.local_index_of_packed(rank), batch.entry_index);
-  batch.source_n = integers(entries.source);
-  batch.target_n = integers(entries.target);
-  batch.sample_n = integers(entries.sample);
+  add_entries(batch, packed, layout.local_index_of_packed(rank));
   return batch;
 }
 

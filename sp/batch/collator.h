@@ -3,7 +3,8 @@
 // documents, so all ranks agree without communication. A prefix that documents share, for example a
 // group's prompt, is one segment: it is stored, computed and sent once.
 //
-// Shapes: s = tokens of this rank, n = loss entries of this rank, w = width of a field.
+// Shapes: s = tokens of this rank, n = loss entries of this rank, m = entries of further tokens, w
+// = width of a field.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -72,6 +73,10 @@ struct MicroBatch {
   // and the plan of them. Without images the plan is null, on every sp rank.
   std::vector<DocumentImage> images = {};
   std::shared_ptr<const ImagePlan> image_plan = {};
+  // With kNextIdField, for each loss entry whose source has a token before it: that token, from
+  // which the target is two ahead. int64, as source_n and target_n; undefined without the field.
+  at::Tensor further_source_m = {};
+  at::Tensor further_target_m = {};
 
   // Throws: std::out_of_range when no plan has this window.
   const WindowPlan& plan(int64_t window) const;
