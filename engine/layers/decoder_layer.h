@@ -51,6 +51,8 @@ class DecoderLayer {
   // Parameters of the experts, for each unit that holds some: one unit with one expert after
   // another, or one for each stack of all experts. Empty for a layer without experts.
   std::vector<std::vector<ParamSpec>> experts_specs() const;
+  // The weights of each of these units.
+  const std::vector<std::vector<Slot>>& experts_slots() const { return experts_slots_; }
 
   // The matrices that these units are cut into on this rank; those of its experts' units, or of
   // parts of them with `count` experts.

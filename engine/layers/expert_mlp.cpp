@@ -43,7 +43,7 @@ ExpertMlp::ExpertMlp(const ModelConfig& config, ParamTable& table)
       fp32_norms_(config.fp32_norms),
       experts_(checked(config.experts)),
       router_(router(table, config)),
-      slots_(add_experts(table, config.hidden_size)) {
+      slots_(add_experts(table)) {
   if (experts_.shared_intermediate_size == 0) {
     return;
   }
@@ -56,8 +56,18 @@ ExpertMlp::ExpertMlp(const ModelConfig& config, ParamTable& table)
   }
 }
 
-ExpertMlp::Slots ExpertMlp::add_experts(ParamTable& table, int64_t hidden) const {
-  const int64_t e = hidden, i = experts_.intermediate_size;
+ExpertMlp::Slots ExpertMlp::add_experts(ParamTable& table) const {
+  const Slots slots = add_weights(table);
+  const int64_t size = experts_.intermediate_size;
+  const bool input_first = experts_.kind == ExpertKind::kClamped;
+  table.add_experts_linears(
+      {{slots.gate_up, "experts.gate_up_proj", hidden_, 2 * size, input_first},
+       {slots.down, "experts.down_proj", size, hidden_, input_first}});
+  return slots;
+}
+
+ExpertMlp::Slots ExpertMlp::add_weights(ParamTable& table) const {
+  const int64_t e = hidden_, i = experts_.intermediate_size;
   if (experts_.kind == ExpertKind::kClamped) {
     const auto stack = [&](const char* name, const std::vector<int64_t>& of_expert) {
       return table.add(name, of_expert, WeightPlace::kStack);
@@ -139,7 +149,7 @@ at::Tensor ExpertMlp::forward(const at::Tensor& normed_sE, const LayerPass& pass
 Support ExpertMlp::supports(Feature feature) const {
   switch (feature) {
     case Feature::kAdapters:
-      return Support::no("experts have none");
+      return Support::no("experts have none under the names of an MLP");
     case Feature::kPackedBase:
       return Support::no("experts cannot be quantised");
     case Feature::kRouterCorrections:

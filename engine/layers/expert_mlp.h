@@ -39,7 +39,9 @@ class ExpertMlp final : public ChannelMixer {
     Slot gate_up, down;
     std::optional<Slot> gate_up_bias, down_bias;
   };
-  Slots add_experts(ParamTable& table, int64_t hidden) const;
+  // Enters them as projections, too.
+  Slots add_experts(ParamTable& table) const;
+  Slots add_weights(ParamTable& table) const;
   Routes route(const at::Tensor& normed_sE, const LayerPass& pass) const;
   Routes route_by_sigmoid(const at::Tensor& normed_sE, const LayerPass& pass) const;
   Routes route_by_logits(const at::Tensor& normed_sE, const LayerPass& pass) const;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/params/param_unit.h"
@@ -48,6 +49,16 @@ struct LinearSpec {
   std::vector<Projection> projections;  // in the order of the weight's rows
 };
 
+// A projection of a layer's experts in the table: of each expert a matrix of the weight, whole on
+// every tensor rank.
+struct ExpertsLinear {
+  Slot weight = 0;
+  std::string module;  // "experts.gate_up_proj", as the parameter of all experts in transformers
+  int64_t inputs = 0;
+  int64_t outputs = 0;
+  bool input_first = false;  // whether the weight of an expert is [inputs, outputs]
+};
+
 // Mixers, norms and linear layers add their weights when they are made. The order of adding is that
 // of the parameters in the layer's unit.
 // Thread safety: const functions from any thread.
@@ -69,8 +80,15 @@ class ParamTable {
   // Throws: std::invalid_argument unless all projections are whole or cut in the same direction.
   Slot add_linear(std::vector<Projection> projections, int64_t inputs);
 
+  // Enters the projections that weights of experts are.
+  void add_experts_linears(std::vector<ExpertsLinear> linears) {
+    experts_linears_ = std::move(linears);
+  }
+
   const std::vector<WeightSpec>& weights() const { return weights_; }
   const std::vector<LinearSpec>& linears() const { return linears_; }
+  // Empty for a layer without experts.
+  const std::vector<ExpertsLinear>& experts_linears() const { return experts_linears_; }
 
   // The linear layer with this weight; nullptr: the weight is no linear layer's.
   const LinearSpec* linear_of(Slot weight) const;
@@ -83,6 +101,7 @@ class ParamTable {
   TensorPlace place_;
   std::vector<WeightSpec> weights_;
   std::vector<LinearSpec> linears_;
+  std::vector<ExpertsLinear> experts_linears_;
 };
 
 }  // namespace ringside::engine

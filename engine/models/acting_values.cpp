@@ -36,6 +36,13 @@ at::Tensor gather_values(const Decoder& decoder, const ExportPlan& plan) {
 
 at::Tensor acting_values(const Decoder& decoder, const ExportPlan& plan,
                          const at::Tensor& gathered) {
+  const Adapters* const adapters = decoder.adapters();
+  if (plan.experts_of && adapters != nullptr && adapters->adapts_experts(*plan.experts_of)) {
+    const at::Tensor merged =
+        gathered.to(decoder.context().master, /*non_blocking=*/false, /*copy=*/true);
+    adapters->merge_into_experts(*plan.experts_of, plan.layout.specs(), merged);
+    return merged;
+  }
   if (decoder.has_plain_weights() || !plan.layer) {
     return gathered;
   }
@@ -43,8 +50,8 @@ at::Tensor acting_values(const Decoder& decoder, const ExportPlan& plan,
       gathered.defined()
           ? gathered.to(decoder.context().master, /*non_blocking=*/false, /*copy=*/true)
           : unpacked(decoder, *quantised_layer(decoder, plan), plan);
-  if (decoder.adapters() != nullptr) {
-    decoder.adapters()->merge_into(*plan.layer, merged);
+  if (adapters != nullptr) {
+    adapters->merge_into(*plan.layer, merged);
   }
   return merged;
 }

@@ -27,7 +27,8 @@ const std::vector<std::string>& known_adapter_targets() {
     std::vector<std::string> known = adapter_targets();
     known.insert(known.end(), {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
                                "qkv_proj", "gate_up_proj", "in_proj_qkvz", "in_proj_ba",
-                               "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
+                               "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj",
+                               "experts.gate_up_proj", "experts.down_proj"});
     return known;
   }();
   return kKnown;

@@ -12,7 +12,8 @@ namespace ringside::engine {
 const std::vector<std::string>& adapter_targets();
 
 // Those, the projections of latent attention (q_a_proj, ...) and of gated delta nets (in_proj_qkv,
-// ..., out_proj), and those of models that have several in one tensor (qkv_proj, gate_up_proj).
+// ..., out_proj), those of models that have several in one tensor (qkv_proj, gate_up_proj), and
+// those of experts (experts.gate_up_proj, experts.down_proj).
 const std::vector<std::string>& known_adapter_targets();
 
 // The projections that `text` names, in the order of known_adapter_targets(): "all-linear", or

@@ -20,6 +20,13 @@ namespace {
 // Before a module's path in PEFT's files.
 constexpr const char* kPeftPrefix = "base_model.model.";
 
+// This rank's experts of a layer.
+sp::Range own_experts(const ComputeContext& context, int64_t experts) {
+  return context.experts == nullptr ? sp::Range{0, experts}
+                                    : sp::even_part(experts, context.experts->ranks->size(),
+                                                    context.experts->ranks->rank());
+}
+
 // A module's name in its mixer: "q_proj" of "self_attn.q_proj".
 std::string name_of(std::string_view module) {
   return std::string(module.substr(module.find('.') + 1));
@@ -71,6 +78,25 @@ const AdapterOptions& checked(const AdapterOptions& options) {
 
 }  // namespace
 
+std::vector<Adapters::Fused> Adapters::targets_of_experts(const DecoderLayer& layer,
+                                                          const AdapterOptions& options) {
+  std::vector<Fused> targeted;
+  for (const ExpertsLinear& linear : layer.table().experts_linears()) {
+    if (std::ranges::find(options.targets, linear.module) != options.targets.end()) {
+      targeted.push_back({linear.weight,
+                          {{"mlp.experts", linear.inputs, linear.outputs, 0, {}}},
+                          layer.channel_mixer().routing().experts,
+                          linear.input_first});
+    }
+  }
+  // PEFT wraps the module that holds the parameters once for each, the first one innermost. It
+  // calls the module mlp, whatever the model's files do.
+  if (targeted.size() > 1) {
+    targeted.front().targets.front().module = "mlp.experts.base_layer";
+  }
+  return targeted;
+}
+
 std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const ModelConfig& config,
                                                                       const AdapterOptions& options,
                                                                       const TensorPlace& tensor) {
@@ -106,6 +132,12 @@ std::vector<std::vector<Adapters::Fused>> Adapters::targets_of_layers(const Mode
         of_layer.push_back(std::move(kept));
       }
     }
+    for (const ExpertsLinear& linear : layer.table().experts_linears()) {
+      if (std::ranges::find(names, linear.module) == names.end()) {
+        names.push_back(linear.module);
+      }
+    }
+    std::ranges::move(targets_of_experts(layer, options), std::back_inserter(of_layer));
   }
   const auto found = std::ranges::count_if(names, [&](const std::string& name) {
     return std::ranges::find(options.targets, name) != options.targets.end();
@@ -128,11 +160,12 @@ std::vector<ParamSpec> Adapters::specs(const ModelConfig& config, const AdapterO
         kPeftPrefix + config.on_disk.modules + "layers." + std::to_string(layer) + ".";
     for (const Fused& group : layers[layer]) {
       for (const Target& target : group.targets) {
-        specs.push_back({prefix + target.module + ".lora_A.weight", {options.rank, target.inputs}});
+        specs.push_back({prefix + target.module + ".lora_A.weight",
+                         {group.columns(options.rank), target.inputs}});
       }
       for (const Target& target : group.targets) {
-        specs.push_back(
-            {prefix + target.module + ".lora_B.weight", {target.outputs, options.rank}});
+        specs.push_back({prefix + target.module + ".lora_B.weight",
+                         {target.outputs, group.columns(options.rank)}});
       }
     }
   }
@@ -154,6 +187,7 @@ Adapters::Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions
       stage_(stage),
       options_(std::move(options)),
       tensor_(tensor_place(context)),
+      own_experts_(own_experts(context, config.experts.count)),
       layers_(targets_of_layers(config, checked(options_), tensor_)),
       unit_("adapters", specs(config, options_, layers_, stage.layers), context) {}
 
@@ -186,7 +220,7 @@ std::vector<at::Tensor> Adapters::split_layers() const {
     int64_t& size = sizes.emplace_back(0);
     for (const Fused& fused : layers_[layer]) {
       for (const Target& target : fused.targets) {
-        size += options_.rank * (target.inputs + target.outputs);
+        size += fused.columns(options_.rank) * (target.inputs + target.outputs);
       }
     }
   }
@@ -202,9 +236,10 @@ void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Ten
     sizes.push_back(rows * columns);
   };
   for (const Fused& fused : layers_[layer]) {
-    add(static_cast<int64_t>(fused.targets.size()) * options_.rank, fused.targets[0].inputs);
+    const int64_t columns = fused.columns(options_.rank);
+    add(static_cast<int64_t>(fused.targets.size()) * columns, fused.targets[0].inputs);
     for (const Target& target : fused.targets) {
-      add(target.outputs, options_.rank);
+      add(target.outputs, columns);
     }
   }
   if (sizes.empty()) {
@@ -226,6 +261,13 @@ void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Ten
     factor_leaf = casts ? own_part(factor_leaf, cut, along, tensor_.rank) : value;
   };
   for (const Fused& fused : layers_[layer]) {
+    if (fused.experts > 0) {
+      weights[fused.weight].low_rank =
+          low_rank_of_experts(fused, leaves[next].view(shapes[next]),
+                              leaves[next + 1].view(shapes[next + 1]), compute_dtype);
+      next += 2;
+      continue;
+    }
     auto low_rank = std::make_shared<LowRank>();
     low_rank->scale = scale();
     take(low_rank->a, low_rank->a_leaf);
@@ -240,6 +282,33 @@ void Adapters::attach(int64_t layer, std::vector<Weight>& weights, const at::Ten
   }
 }
 
+std::shared_ptr<const LowRank> Adapters::low_rank_of_experts(const Fused& fused,
+                                                             const at::Tensor& a,
+                                                             const at::Tensor& b,
+                                                             at::ScalarType compute_dtype) const {
+  const auto own = [&](const at::Tensor& of_all) {
+    return of_all.narrow(0, own_experts_.begin, own_experts_.size());
+  };
+  auto low_rank = std::make_shared<LowRank>();
+  low_rank->scale = scale();
+  low_rank->a_leaf = own(a.view({fused.experts, options_.rank, a.size(1)}));
+  LowRank::Part& part = low_rank->parts.emplace_back();
+  part.b_leaf = own(b.view({b.size(0), options_.rank, fused.experts}).permute({2, 0, 1}));
+  low_rank->a = low_rank->a_leaf.detach().to(compute_dtype);
+  part.b = part.b_leaf.detach().to(compute_dtype).contiguous();
+  return low_rank;
+}
+
+std::size_t Adapters::first_factor(int64_t layer) const {
+  std::size_t factors = 0;
+  for (int64_t before = stage_.layers.begin; before < layer; ++before) {
+    for (const Fused& fused : layers_[before]) {
+      factors += 2 * fused.targets.size();
+    }
+  }
+  return factors;
+}
+
 void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> weights;
@@ -248,20 +317,46 @@ void Adapters::merge_into(int64_t layer, const at::Tensor& flat) const {
     weights[spec.name] = flat.narrow(0, offset, spec.numel()).view(spec.shape);
     offset += spec.numel();
   }
-  std::size_t i = 0;
-  for (int64_t before = stage_.layers.begin; before < layer; ++before) {
-    for (const Fused& fused : layers_[before]) {
-      i += 2 * fused.targets.size();
-    }
-  }
+  std::size_t i = first_factor(layer);
   for (const Fused& fused : layers_[layer]) {
     const std::size_t parts = fused.targets.size();
-    for (std::size_t p = 0; p < parts; ++p) {
+    for (std::size_t p = 0; p < parts && fused.experts == 0; ++p) {
       const at::Tensor a = unit_.view(i + p), b = unit_.view(i + parts + p);
       weights.at(layer_prefix(config_, layer) + fused.targets[p].module + ".weight")
           .addmm_(b, a, 1.0, scale());
     }
     i += 2 * parts;
+  }
+}
+
+bool Adapters::adapts_experts(int64_t layer) const {
+  return std::ranges::any_of(layers_[layer], [](const Fused& fused) { return fused.experts > 0; });
+}
+
+void Adapters::merge_into_experts(int64_t layer, const std::vector<ParamSpec>& specs,
+                                  const at::Tensor& flat) const {
+  const at::NoGradGuard no_grad;
+  // Of this tensor rank: slots depend on it, experts' parameters do not.
+  const DecoderLayer of_experts(config_, layer, tensor_);
+  const std::vector<std::vector<ParamSpec>> units = of_experts.experts_specs();
+  const auto unit = std::ranges::find(units, specs);
+  TORCH_CHECK(unit != units.end(), "adapters: ", specs.front().name, " is no unit of experts");
+  const auto place = static_cast<std::size_t>(unit - units.begin());
+  const UnitShapes shapes =
+      of_experts.experts_shapes(config_.experts.count, flat.scalar_type())[place];
+  const std::vector<at::Tensor> matrices = matrices_of(specs.front().name, flat, shapes);
+  std::size_t i = first_factor(layer);
+  for (const Fused& fused : layers_[layer]) {
+    const auto& slots = of_experts.experts_slots()[place];
+    const auto slot = std::ranges::find(slots, fused.weight);
+    if (fused.experts > 0 && slot != slots.end()) {
+      const at::Tensor a = unit_.view(i).view({fused.experts, options_.rank, -1});
+      const at::Tensor b =
+          unit_.view(i + 1).view({-1, options_.rank, fused.experts}).permute({2, 0, 1});
+      const at::Tensor& weight = matrices[slot - slots.begin()];
+      (fused.input_first ? weight.transpose(1, 2) : weight).baddbmm_(b, a, 1.0, scale());
+    }
+    i += 2 * fused.targets.size();
   }
 }
 

@@ -1,12 +1,19 @@
 // Low-rank adapters (LoRA) of the projections of a decoder or of a stage of one: for each targeted
 // projection x W^T becomes x W^T + (alpha / rank) (x A^T) B^T. Only A and B are trained.
 //
-// Source: Hu et al. 2021.
+// Of the X experts of a layer each has an A and a B of that rank. The file has those of all experts
+// as one parameter each, as PEFT's for a parameter of experts: A [X rank, inputs], an expert's rows
+// one after another, and B [outputs, rank X], in which the columns of one index of the rank are
+// those of all experts.
+//
+// Source: Hu et al. 2021; peft 0.21, lora.ParamWrapper.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,8 +23,12 @@
 #include "engine/models/stage.h"
 #include "engine/params/param_unit.h"
 #include "engine/params/tensor_cut.h"
+#include "engine/params/weight.h"
+#include "sp/layout/range.h"
 
 namespace ringside::engine {
+
+class DecoderLayer;
 
 // What is adapted, and how.
 struct AdapterOptions {
@@ -29,7 +40,7 @@ struct AdapterOptions {
 
 // Whether a model can have such adapters.
 // Throws: c10::Error unless rank and alpha are positive and the targets are projections of the
-// model, at least one, each once. Experts have none, nor have MLPs beside them.
+// model, at least one, each once. MLPs have none in models with experts.
 void check_adapter_options(const ModelConfig& config, const AdapterOptions& options);
 
 // All factors are one unit, because they are small and one sum over the ranks costs less than one a
@@ -38,8 +49,9 @@ void check_adapter_options(const ModelConfig& config, const AdapterOptions& opti
 class Adapters {
  public:
   // The factors of the stage's layers are zero, whole on every rank: context is one without
-  // sharding. Tensor-parallel ranks use the columns of A, or the rows of B, of their part of a
-  // projection; the sum of their gradients is that of the whole.
+  // sharding, but the ranks of its experts are read. Tensor-parallel ranks use the columns of A, or
+  // the rows of B, of their part of a projection, and the ranks of experts the factors of theirs;
+  // the sum of their gradients is that of the whole.
   // Throws: as check_adapter_options().
   Adapters(const ModelConfig& config, const Stage& stage, AdapterOptions options,
            const ComputeContext& context);
@@ -77,10 +89,17 @@ class Adapters {
   // dtype. flat: the layer's parameters in the order of DecoderLayer::specs().
   void merge_into(int64_t layer, const at::Tensor& flat) const;
 
+  // Whether experts of that layer have adapters.
+  bool adapts_experts(int64_t layer) const;
+  // Adds scale B A of all experts to a unit of the layer's experts, as merge_into(). flat: its
+  // parameters in the order of `specs`, those of one of DecoderLayer::experts_specs().
+  void merge_into_experts(int64_t layer, const std::vector<ParamSpec>& specs,
+                          const at::Tensor& flat) const;
+
  private:
   // A targeted projection.
   struct Target {
-    std::string module;  // "self_attn.q_proj"
+    std::string module;  // as PEFT names it: "self_attn.q_proj"
     int64_t inputs, outputs;
     int64_t row;    // of this rank's fused output, the projection's first
     TensorCut cut;  // of the projection
@@ -90,6 +109,11 @@ class Adapters {
   struct Fused {
     Slot weight;
     std::vector<Target> targets;
+    int64_t experts = 0;  // that each have the one target; 0: a linear layer
+    bool input_first = false;
+
+    // Columns of a B, and rows of an A, for adapters of that rank.
+    int64_t columns(int64_t rank) const { return experts > 0 ? experts * rank : rank; }
   };
   friend void check_adapter_options(const ModelConfig&, const AdapterOptions&);
   // The targets of every layer of the model: those of its projections that are named, so layers may
@@ -97,6 +121,15 @@ class Adapters {
   static std::vector<std::vector<Fused>> targets_of_layers(const ModelConfig& config,
                                                            const AdapterOptions& options,
                                                            const TensorPlace& tensor = {});
+  // Those of a layer's experts, which are whole on every tensor rank.
+  static std::vector<Fused> targets_of_experts(const DecoderLayer& layer,
+                                               const AdapterOptions& options);
+  // A and B of this rank's experts: [x, rank, inputs] and [x, outputs, rank].
+  std::shared_ptr<const LowRank> low_rank_of_experts(const Fused& fused, const at::Tensor& a,
+                                                     const at::Tensor& b,
+                                                     at::ScalarType compute_dtype) const;
+  // Number of the layer's first factor in the unit.
+  std::size_t first_factor(int64_t layer) const;
   // range: of the model's layers.
   static std::vector<ParamSpec> specs(const ModelConfig& config, const AdapterOptions& options,
                                       const std::vector<std::vector<Fused>>& layers,
@@ -106,6 +139,7 @@ class Adapters {
   Stage stage_;
   AdapterOptions options_;
   TensorPlace tensor_;
+  sp::Range own_experts_;  // of each layer, that this rank computes with
   std::vector<std::vector<Fused>> layers_;
   ParamUnit unit_;
 };

@@ -225,8 +225,9 @@ void Decoder::set_activation_options(const ActivationOptions& options) {
 
 Adapters& Decoder::add_adapters(AdapterOptions options) {
   TORCH_CHECK(adapters_ == nullptr, "decoder: it has adapters already");
-  adapters_ =
-      std::make_unique<Adapters>(config_, stage_, std::move(options), unsharded_context(context_));
+  ComputeContext whole = unsharded_context(context_);
+  whole.experts = context_.experts;
+  adapters_ = std::make_unique<Adapters>(config_, stage_, std::move(options), whole);
   for (const auto& unit : units_.all()) {
     if (!unit->flat().is_meta()) {
       unit->freeze(context_.compute);

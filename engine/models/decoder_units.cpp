@@ -213,6 +213,17 @@ std::vector<UnitSpecs> made_specs(const ModelConfig& config, const Stage& stage,
   return whole;
 }
 
+// The layer of the model among whose units a unit is.
+std::optional<int64_t> layer_with(const std::vector<std::vector<std::size_t>>& units_of_layers,
+                                  std::size_t unit, const Stage& stage) {
+  for (std::size_t layer = 0; layer < units_of_layers.size(); ++layer) {
+    if (std::ranges::find(units_of_layers[layer], unit) != units_of_layers[layer].end()) {
+      return stage.layers.begin + static_cast<int64_t>(layer);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<UnitSpecs> unit_specs(const ModelConfig& config, const TensorPlace& tensor) {
@@ -381,12 +392,11 @@ std::vector<const ParamUnit*> DecoderUnits::experts(int64_t i) const {
 }
 
 std::optional<int64_t> DecoderUnits::layer_of(std::size_t unit) const {
-  for (std::size_t layer = 0; layer < layer_units_.size(); ++layer) {
-    if (std::ranges::find(layer_units_[layer], unit) != layer_units_[layer].end()) {
-      return stage_.layers.begin + static_cast<int64_t>(layer);
-    }
-  }
-  return std::nullopt;
+  return layer_with(layer_units_, unit, stage_);
+}
+
+std::optional<int64_t> DecoderUnits::layer_of_experts(std::size_t unit) const {
+  return layer_with(experts_, unit, stage_);
 }
 
 std::vector<ExportPlan> DecoderUnits::export_plans() const {
@@ -395,10 +405,12 @@ std::vector<ExportPlan> DecoderUnits::export_plans() const {
     const UnitLayout& layout = all_[unit]->layout();
     const std::optional<int64_t> layer = layer_of(unit);
     if (context_.tensor == nullptr) {
-      plans.push_back({layout, {all_[unit].get()}, layer});
+      plans.push_back({layout, {all_[unit].get()}, layer, layer_of_experts(unit)});
     } else if (!layer) {
-      plans.push_back(
-          {UnitLayout(layout.name(), without_cuts(layout.specs())), {all_[unit].get()}});
+      plans.push_back({UnitLayout(layout.name(), without_cuts(layout.specs())),
+                       {all_[unit].get()},
+                       {},
+                       layer_of_experts(unit)});
     } else if (!plans.empty() && plans.back().layer == layer) {
       plans.back().units.push_back(all_[unit].get());
     } else {

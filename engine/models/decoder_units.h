@@ -91,7 +91,8 @@ ComputeContext unsharded_context(ComputeContext context);
 struct ExportPlan {
   UnitLayout layout;
   std::vector<const ParamUnit*> units;
-  std::optional<int64_t> layer = {};  // of the model, whose parameters but experts' it has
+  std::optional<int64_t> layer = {};       // of the model, whose parameters but experts' it has
+  std::optional<int64_t> experts_of = {};  // the layer of the model whose experts' it has
 };
 
 // The whole flat buffer of `whole` from those of layouts that together have its parameters.
@@ -147,6 +148,8 @@ class DecoderUnits {
 
   // The layer of the model whose parameters but experts all()[unit] has; nullopt for other units.
   std::optional<int64_t> layer_of(std::size_t unit) const;
+  // The layer of the model some of whose experts' parameters all()[unit] has.
+  std::optional<int64_t> layer_of_experts(std::size_t unit) const;
 
   // The export of all(), in the same order. The same for any number of tensor-parallel ranks.
   std::vector<ExportPlan> export_plans() const;

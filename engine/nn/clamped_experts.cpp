@@ -9,8 +9,11 @@
 namespace ringside::engine {
 namespace {
 
+// Adapters are output-first already.
 Weight output_first(const Weight& weight) {
-  return Weight(weight.value.transpose(1, 2), weight.leaf.transpose(1, 2));
+  Weight turned(weight.value.transpose(1, 2), weight.leaf.transpose(1, 2));
+  turned.low_rank = weight.low_rank;
+  return turned;
 }
 
 // The expert of each row.

@@ -13,7 +13,7 @@
 
 namespace ringside::engine {
 
-// The weights of all experts of a layer, values and leaves plain.
+// The weights of all experts of a layer, not quantised; projections may have adapters.
 struct ClampedExperts {
   Weight gate_up_XE2I;
   Weight gate_up_bias_X2I;

@@ -13,7 +13,8 @@
 namespace ringside::engine {
 
 // Low-rank additions to a weight: scale B A for each of its projections. Projections that share an
-// input (q, k and v; gate and up) keep their A as rows of one matrix, for a single GEMM.
+// input (q, k and v; gate and up) keep their A as rows of one matrix, for a single GEMM. Those of a
+// weight of x experts are one part, with one A and B for each: a [x, rank, I], b [x, rows, rank].
 struct LowRank {
   struct Part {
     int64_t row = 0;  // of the weight's output, the first that B adds to
@@ -35,7 +36,8 @@ class Panels;
 struct Weight {
   at::Tensor value;                            // in the compute dtype
   at::Tensor leaf;                             // in the master dtype; may require a gradient
-  std::shared_ptr<const LowRank> low_rank;     // null: none; only linear layers read it
+  std::shared_ptr<const LowRank> low_rank;     // null: none; linear layers and
+                                               // experts read it
   std::shared_ptr<const PackedWeight> packed;  // quantised, in place of value and leaf, which then
                                                // are undefined; only linear layers read it
   // The value packed for products without autograd; null: it is not. What reads the value may read

@@ -160,23 +160,30 @@ Scored score(const Decoder& decoder, LocalAttention& attention) {
   return {(scores.logprobs_n * weight + 0.3 * scores.entropy_n).sum(), hidden};
 }
 
+// The gradient of three elements of each factor against finite differences.
+void check_gradients(Decoder& decoder, LocalAttention& attention) {
+  const ParamUnit& unit = decoder.adapters()->unit();
+  score(decoder, attention).loss.backward();
+  const at::Tensor grad = unit.grad().clone();
+  for (std::size_t p = 0; p < unit.specs().size(); ++p) {
+    const at::Tensor values = unit.view(p), of_values = unit.layout().view_of(grad, p);
+    for (const int64_t i : {int64_t{0}, values.numel() / 2, values.numel() - 1}) {
+      INFO(unit.specs()[p].name << " element " << i);
+      const auto loss = [&] { return score(decoder, attention).loss.item<double>(); };
+      CHECK(of_values.view({-1})[i].item<double>() ==
+            Approx(test::finite_difference(loss, values, i)).margin(1e-7).epsilon(1e-6));
+    }
+  }
+}
+
 TEST_CASE("adapters' gradients equal finite differences, with and without recomputation") {
   for (const auto& [biased, targets] :
        {std::pair{false, adapter_targets()}, {true, {"v_proj", "up_proj"}}}) {
     Decoder decoder = adapted_decoder(model_config(biased), targets);
     LocalAttention attention({5, 3});
     const ParamUnit& unit = decoder.adapters()->unit();
-    score(decoder, attention).loss.backward();
+    check_gradients(decoder, attention);
     const at::Tensor grad = unit.grad().clone();
-    for (std::size_t p = 0; p < unit.specs().size(); ++p) {
-      const at::Tensor values = unit.view(p), of_values = unit.layout().view_of(grad, p);
-      for (const int64_t i : {int64_t{0}, values.numel() / 2, values.numel() - 1}) {
-        INFO(unit.specs()[p].name << " element " << i);
-        const auto loss = [&] { return score(decoder, attention).loss.item<double>(); };
-        CHECK(of_values.view({-1})[i].item<double>() ==
-              Approx(test::finite_difference(loss, values, i)).margin(1e-7).epsilon(1e-6));
-      }
-    }
     for (ParamUnit* frozen : decoder.units()) {
       CHECK_FALSE(frozen->flat().requires_grad());
       CHECK_FALSE(frozen->flat().grad().defined());
@@ -208,6 +215,40 @@ TEST_CASE("merged weights act as base and adapters do") {
     const at::Tensor ids = at::randint(11, {8}, at::kLong);
     CHECK(max_abs_diff(adapted.forward(weights, ids, test::packed_positions({5, 3}), attention),
                        score(adapted, attention).hidden) < 1e-12);
+  }
+}
+
+TEST_CASE("adapters of experts: gradients, and merged weights that act as base and adapters") {
+  const std::vector<std::string> both{"o_proj", "experts.gate_up_proj", "experts.down_proj"};
+  ModelConfig stacked = test::stacked_config(11);
+  stacked.attention.sinks = false;
+  stacked.blocks.clear();  // without windows
+  for (const auto& [config, targets] :
+       {std::pair{test::latent_config(11), std::vector<std::string>{"experts.down_proj"}},
+        {test::latent_config(11), both},
+        {stacked, both}}) {
+    CAPTURE(config.model_type, targets);
+    Decoder decoder = adapted_decoder(config, targets);
+    LocalAttention attention({5, 3});
+    check_gradients(decoder, attention);
+    const at::Tensor grad = decoder.adapters()->unit().grad().clone();
+    decoder.adapters()->unit().zero_grad();
+    decoder.set_activation_options({Recompute::kFull});
+    score(decoder, attention).loss.backward();
+    CHECK(at::equal(decoder.adapters()->unit().grad(), grad));
+    const at::NoGradGuard no_grad;
+    Decoder merged(config, at::kDouble);
+    for (std::size_t u = 0; u < merged.units().size(); ++u) {
+      merged.units()[u]->flat().copy_(effective_values(decoder, u));
+    }
+    const at::Tensor expected = score(decoder, attention).hidden;
+    CHECK(max_abs_diff(score(merged, attention).hidden, expected) < 1e-12);
+    CHECK(max_abs_diff(score(*decoder.without_adapters(), attention).hidden, expected) > 1e-3);
+    at::manual_seed(11);
+    const at::Tensor ids = at::randint(11, {8}, at::kLong);
+    CHECK(max_abs_diff(decoder.forward(decoder.materialize(), ids, test::packed_positions({5, 3}),
+                                       attention),
+                       expected) < 1e-12);
   }
 }
 
