@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -32,6 +33,7 @@ constexpr std::array kUnderstoodFields = {
     "r",
     "lora_alpha",
     "target_modules",
+    "target_parameters",
     "bias",
     "init_lora_weights",
     "task_type",
@@ -90,11 +92,51 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// The projection of a factor "....q_proj.lora_A.weight"; "" for another tensor.
-std::string projection_of(std::string_view tensor) {
+bool is_factor_of(std::string_view tensor, const std::string& module) {
+  return tensor.ends_with("." + module + ".lora_A.weight") ||
+         tensor.ends_with("." + module + ".lora_B.weight");
+}
+
+// The projections of experts that the directory adapts, by the names of known_adapter_targets(), in
+// that order.
+std::vector<std::string> experts_targets(const JsonObject& config) {
+  if (!config.has("target_parameters") || config.json().at("target_parameters").is_null()) {
+    return {};
+  }
+  const std::vector<std::string> known{"experts.gate_up_proj", "experts.down_proj"};
+  const nlohmann::json& stored = config.json().at("target_parameters");
+  std::set<std::string> named;
+  for (const nlohmann::json& one : stored) {
+    const std::string name = one.is_string() ? "." + one.get<std::string>() : "";
+    // PEFT adapts the parameters whose names end so.
+    const auto found = std::ranges::find_if(known, [&](const std::string& parameter) {
+      return name.size() > 1 &&
+             (name.ends_with("." + parameter) || ("." + parameter).ends_with(name));
+    });
+    if (!stored.is_array() || found == known.end()) {
+      config.fail("target_parameters", "is " + stored.dump() +
+                                           ", which is not supported; expected names out of " +
+                                           joined(known));
+    }
+    named.insert(*found);
+  }
+  std::vector<std::string> targets;
+  std::ranges::copy_if(known, std::back_inserter(targets),
+                       [&](const std::string& name) { return named.contains(name); });
+  return targets;
+}
+
+// The projection of a factor "....q_proj.lora_A.weight"; "" for another tensor. of_experts: the
+// projections of experts that have factors. Those of the first are PEFT's base layer of the second.
+std::string projection_of(std::string_view tensor, const std::vector<std::string>& of_experts) {
+  if (is_factor_of(tensor, "experts.base_layer")) {
+    return of_experts.size() > 1 ? of_experts.front() : "";
+  }
+  if (is_factor_of(tensor, "experts")) {
+    return of_experts.empty() ? "" : of_experts.back();
+  }
   for (const std::string& name : known_adapter_targets()) {
-    if (tensor.ends_with("." + name + ".lora_A.weight") ||
-        tensor.ends_with("." + name + ".lora_B.weight")) {
+    if (is_factor_of(tensor, name)) {
       return name;
     }
   }
@@ -121,9 +163,10 @@ AdapterOptions read_options(const fs::path& dir, const WeightFiles& files) {
   if (!(options.alpha > 0)) {
     config.fail("lora_alpha", "is " + std::to_string(options.alpha) + ", expected above 0");
   }
+  const std::vector<std::string> of_experts = experts_targets(config);
   std::set<std::string> named;
   for (const std::string& tensor : files.names()) {
-    const std::string name = projection_of(tensor);
+    const std::string name = projection_of(tensor, of_experts);
     if (name.empty()) {
       throw std::runtime_error(
           files.describe(tensor) +
@@ -134,6 +177,12 @@ AdapterOptions read_options(const fs::path& dir, const WeightFiles& files) {
   }
   if (named.empty()) {
     throw std::runtime_error((dir / kWeightFile).string() + ": holds no tensor");
+  }
+  for (const std::string& name : of_experts) {
+    if (!named.contains(name)) {
+      config.fail("target_parameters",
+                  "names " + name + ", of which " + kWeightFile + " has no factor");
+    }
   }
   for (const std::string& name : known_adapter_targets()) {
     if (named.contains(name)) {
@@ -173,12 +222,16 @@ void load_adapters(const fs::path& dir, Adapters& adapters) {
 }
 
 std::string adapter_config_json(const AdapterOptions& options, const std::string& base_model) {
+  std::vector<std::string> modules, parameters;
+  for (const std::string& target : options.targets) {
+    (target.starts_with("experts.") ? parameters : modules).push_back(target);
+  }
   nlohmann::ordered_json json = {{"peft_type", "LORA"},
                                  {"task_type", "CAUSAL_LM"},
                                  {"base_model_name_or_path", base_model},
                                  {"r", options.rank},
                                  {"lora_alpha", options.alpha},
-                                 {"target_modules", options.targets},
+                                 {"target_modules", modules},
                                  {"lora_dropout", 0.0},
                                  {"bias", "none"},
                                  {"fan_in_fan_out", false},
@@ -188,6 +241,9 @@ std::string adapter_config_json(const AdapterOptions& options, const std::string
                                  {"rank_pattern", nlohmann::json::object()},
                                  {"alpha_pattern", nlohmann::json::object()},
                                  {"modules_to_save", nullptr}};
+  if (!parameters.empty()) {
+    json["target_parameters"] = parameters;
+  }
   if (options.alpha == std::floor(options.alpha)) {
     json["lora_alpha"] = static_cast<int64_t>(options.alpha);  // servers expect an integer
   }

@@ -132,6 +132,45 @@ TEST_CASE("fields that change the result are refused by name unless at their def
                     Contains("holds adapters of rank 4") && Contains("asks for rank 3"));
 }
 
+TEST_CASE("factors of experts are PEFT's target_parameters") {
+  const std::vector<std::string> all{"q_proj", "experts.gate_up_proj", "experts.down_proj"};
+  const ModelConfig config = test::stacked_config();
+  for (const std::vector<std::string>& targets :
+       {all, {"experts.gate_up_proj"}, {"o_proj", "experts.down_proj"}}) {
+    CAPTURE(targets);
+    const TemporaryDirectory dir;
+    const AdapterOptions options{3, 6.0, targets};
+    Adapters saved(config, whole_stage(config), options, at::kFloat);
+    saved.unit().flat().detach().normal_();
+    save_adapters(saved, dir.path(), "base");
+    CHECK(read_adapter_options(dir.path()) == options);
+    Adapters loaded(config, whole_stage(config), options, at::kFloat);
+    load_adapters(dir.path(), loaded);
+    CHECK(at::equal(loaded.unit().flat(), saved.unit().flat()));
+    const fs::path file = dir.path() / "adapter_config.json";
+    auto json = nlohmann::json::parse(test::read_file(file));
+    CHECK(json["target_modules"].size() + json["target_parameters"].size() == targets.size());
+    const auto refused = [&](const nlohmann::json& parameters) {
+      json["target_parameters"] = parameters;
+      test::write_file(file, json.dump());
+      CHECK_THROWS_WITH(read_adapter_options(dir.path()),
+                        Contains("target_parameters") || Contains("no factor"));
+    };
+    // Short names mean the same to PEFT.
+    if (targets.size() == 3) {
+      json["target_parameters"] = {"down_proj", "mlp.experts.gate_up_proj"};
+      test::write_file(file, json.dump());
+      CHECK(read_adapter_options(dir.path()) == options);
+    } else {
+      refused({"experts.down_proj", "experts.gate_up_proj"});
+    }
+    refused(nlohmann::json::array({"mlp.experts"}));
+    refused(nlohmann::json::array({"gate.weight"}));
+    refused("experts.down_proj");
+    refused(nullptr);
+  }
+}
+
 TEST_CASE("factors that do not fit the model are refused by name") {
   CHECK_THROWS_WITH(load_with_tensors([](auto& tensors) { tensors.pop_back(); }),
                     Contains("is in none of the weight files"));
