@@ -80,20 +80,45 @@ int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat 
   return bytes;
 }
 
-AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage,
-                             const AdapterShape& shape, int64_t tokens, int64_t tensor_ranks,
+namespace {
+
+bool is_of_experts(const ParamSpec& factor) {
+  return factor.name.find(".experts.") != std::string::npos;
+}
+
+// What the factors of a stage's layers add to what their passes save.
+int64_t saved_by_adapters(const std::vector<ParamSpec>& factors, const ModelConfig& config,
+                          const PassShape& pass, bool casts, int64_t compute) {
+  int64_t numbers = 0;
+  for (const ParamSpec& factor : factors) {
+    const bool is_a = factor.name.ends_with("lora_A.weight");
+    if (!is_of_experts(factor)) {
+      numbers += (is_a ? factor.shape[0] * pass.tokens : 0) + (casts ? factor.numel() : 0);
+      continue;
+    }
+    // Of each route of an own row; and a copy of this rank's B, which lie apart in the unit.
+    const int64_t routed = pass.own_rows() * config.experts.per_token;
+    numbers += is_a ? pass.adapters->options.rank * routed : 0;
+    numbers += casts || !is_a ? factor.numel() / config.experts.count *
+                                    share(config.experts.count, pass.state.expert_ranks)
+                              : 0;
+  }
+  return numbers * compute;
+}
+
+}  // namespace
+
+AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage, const PassShape& pass,
                              int64_t compute, int64_t master) {
+  const AdapterShape& shape = *pass.adapters;
   const std::vector<ParamSpec> factors = Adapters::factors(config, stage, shape.options);
   const int64_t layers = std::max<int64_t>(1, stage.layers.size());
-  int64_t columns = 0;
-  for (const ParamSpec& spec : factors) {
-    columns += spec.name.ends_with("lora_A.weight") ? spec.shape[0] : 0;
-  }
-  const int64_t casts = compute != master ? elements(factors) * compute / layers : 0;
-  AdapterMemory memory{elements(factors) * master, columns / layers * tokens * compute + casts};
+  AdapterMemory memory{
+      elements(factors) * master,
+      saved_by_adapters(factors, config, pass, compute != master, compute) / layers};
   if (shape.base) {
     memory.packed_layers = 0;
-    const std::vector<DecoderLayer> all = make_layers(config, {0, tensor_ranks});
+    const std::vector<DecoderLayer> all = make_layers(config, {0, pass.tensor_ranks});
     for (int64_t i = stage.layers.begin; i < stage.layers.end; ++i) {
       const DecoderLayer& layer = all[i];
       *memory.packed_layers += packed_layer_bytes(layer.specs(), *shape.base, compute);

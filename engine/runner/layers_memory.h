@@ -37,18 +37,17 @@ int64_t packed_layer_bytes(const std::vector<ParamSpec>& specs, QuantisedFormat 
 
 // Bytes.
 struct AdapterMemory {
-  int64_t masters = 0;         // values of all adapters, which every rank has whole
-  int64_t saved_by_layer = 0;  // what those of a layer add: x A^T of each, and the factors' casts
+  int64_t masters = 0;  // values of all adapters, which every rank has whole
+  int64_t saved_by_layer =
+      0;  // what those of a layer add: x A^T of each, casts and copies of factors
   // The layers' parameters but their experts', the projections as they are stored. Empty: the base
   // is not packed.
   std::optional<int64_t> packed_layers = {};
 };
 
-// Of a stage's layers. tokens: of this rank, one of `tensor_ranks`. compute, master: bytes of a
-// number.
+// Of a stage's layers, of the adapters of the pass. compute, master: bytes of a number.
 // Throws: c10::Error on adapters that the model cannot have.
-AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage,
-                             const AdapterShape& shape, int64_t tokens, int64_t tensor_ranks,
+AdapterMemory adapter_memory(const ModelConfig& config, const Stage& stage, const PassShape& pass,
                              int64_t compute, int64_t master);
 
 // The first layer with experts, if there is one; otherwise the first.

@@ -170,8 +170,7 @@ class Sizes {
     casts_ = context.compute != context.master && !shape.adapters;  // frozen ones are cast once
     stage_ = shape.stage.value_or(whole_stage(config));
     if (shape.adapters) {
-      adapters_ = adapter_memory(config, stage_, *shape.adapters, shape.tokens, shape.tensor_ranks,
-                                 compute_, master_);
+      adapters_ = adapter_memory(config, stage_, shape, compute_, master_);
     }
     // A stage without layers counts with one of the model's. Tensor rank 0 has the most heads and
     // columns.

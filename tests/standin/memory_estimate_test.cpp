@@ -159,6 +159,28 @@ TEST_CASE("the peak of a model with experts is predicted") {
   }
 }
 
+TEST_CASE("the peak with adapters of experts is predicted") {
+  using engine::Recompute;
+  // With one of attention, or the first layer's attention would save nothing.
+  const engine::AdapterOptions options{
+      8, 16.0, engine::parse_adapter_targets("q_proj, experts.gate_up_proj, experts.down_proj")};
+  for (const auto& [dtype, mesh] : std::vector<std::pair<at::ScalarType, standin::PassLayout>>{
+           {at::kFloat, {{1, 1, 1}, {}}},
+           {at::kBFloat16, {{1, 1, 1}, {}}},
+           {at::kFloat, {{1, 1, 1, 4, 2}, {Recompute::kFull}, sp::RingImpl::kP2p, 3}}}) {
+    standin::PassLayout layout = mesh;
+    layout.adapters = {options, {}};
+    const standin::MeasuredPass pass =
+        standin::measure_pass(estimated_model(6, /*experts=*/8), dtype, documents(), layout);
+    CHECK(pass.reports == "");
+    std::cout << "adapters of experts: predicted / measured "
+              << static_cast<double>(pass.predicted.peak()) / static_cast<double>(pass.peak)
+              << "\n";
+    CHECK(static_cast<double>(pass.predicted.peak()) ==
+          Approx(static_cast<double>(pass.peak)).epsilon(0.05));
+  }
+}
+
 TEST_CASE("the peak of a model with latent attention is predicted") {
   using engine::Recompute;
   engine::ModelConfig config = estimated_model(6, /*experts=*/8);
