@@ -53,8 +53,9 @@ void add_lora(FieldList& fields, LoraConfig& lora) {
                  "rank of the low-rank adapters that are trained; 0 = all weights are trained");
   fields.real("lora.alpha", lora.alpha, above(0),
               "the adapters' product is scaled by alpha / rank");
-  fields.text("lora.target_modules", lora.target_modules,
-              "which projections get adapters: all-linear, or names: \"q_proj, v_proj\"");
+  fields.text(
+      "lora.target_modules", lora.target_modules,
+      "which projections get adapters: all-linear, or names: \"q_proj, experts.down_proj\"");
   fields.text("lora.adapters", lora.adapters,
               "names of several adapters over one base, each trained on its own prompts: \"math, "
               "code\". Records of data.train name theirs (data.adapter_key); \"\" = one adapter");
@@ -89,6 +90,11 @@ void add_train(FieldList& fields, TrainConfig& train) {
                  "CPU threads of each rank; 0 = cores / local ranks");
 }
 
+// Whether the keys name projections of experts. Wrong names have an error of their own.
+bool names_experts(const std::string& target_modules) {
+  return target_modules.find("experts.") != std::string::npos;
+}
+
 // Versions that are adapters alone.
 void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
   if (!c.weights.directory.empty()) {
@@ -115,6 +121,11 @@ void check_adapter_publishing(const Config& c, std::vector<Mistake>& mistakes) {
                                             " adds adapters to the weights of model.path, and the "
                                             "trainer to those of lora.base " +
                                             std::string(to_string(c.lora.base)) + expected});
+  } else if (names_experts(c.lora.target_modules)) {
+    mistakes.push_back({"lora.publish", server +
+                                            " gets no adapters of experts, which "
+                                            "lora.target_modules names" +
+                                            expected});
   }
 }
 

@@ -407,6 +407,8 @@ TEST_CASE("keys of adapters are refused without adapters, and where they do not 
     INFO(server);
     const std::string kind = std::string("rollout.server=") + server;
     CHECK(load_config({}, {rank, adapter, kind, url}).ok());
+    CHECK_THAT(error({rank, adapter, kind, url, "lora.target_modules=q_proj, experts.down_proj"}),
+               Contains("gets no adapters of experts") && Contains("expected merged"));
     CHECK_THAT(error({rank, adapter, kind, url, "lora.base=nf4"}),
                Contains("those of lora.base nf4"));
     CHECK_THAT(error({rank, adapter, kind, url, "rollout.server_options.weights=pull"}),
