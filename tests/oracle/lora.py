@@ -149,16 +149,16 @@ def load_factors(directory: pathlib.Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(directory / "adapter_model.safetensors")
 
 
-def train_peft(adapted, tokenizer) -> None:
-    """STEPS of AdamW on all EXAMPLES, as `ringside train` takes them."""
+def train_peft(adapted, tokenizer, steps: int = STEPS, eps: float = 1e-8) -> None:
+    """AdamW on all EXAMPLES, as `ringside train` takes them."""
     trained = [p for p in adapted.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, eps=eps)
     documents = []
     for prompt, completion in EXAMPLES:
         head = tokenizer.encode(prompt)
         documents.append((head + tokenizer.encode(completion) + [tiny_models.EOS], len(head)))
     learned = sum(len(ids) - start for ids, start in documents)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         for ids, start in documents:
             scores = adapted(torch.tensor([ids])).logits[0, start - 1 : -1].log_softmax(-1)
