@@ -40,11 +40,16 @@ void check_sampling(const Config& c, std::vector<Mistake>& mistakes) {
                                             "no one set of whole weights has them all; expected "
                                             "adapter"});
   }
-  if (c.rollout.server != RolloutServer::kEmbedded) {
+  const ServerWeights weights = c.rollout.server_options.weights;
+  if (c.rollout.server != RolloutServer::kEmbedded && c.rollout.server != RolloutServer::kVllm) {
     mistakes.push_back({"rollout.server", "is " + std::string(to_string(c.rollout.server)) +
                                               ", but with lora.adapters requests must name an "
-                                              "adapter, which this client does not; expected "
-                                              "embedded"});
+                                              "adapter, which vLLM alone takes; expected embedded "
+                                              "or vllm"});
+  } else if (c.rollout.server == RolloutServer::kVllm && weights != ServerWeights::kAuto) {
+    mistakes.push_back(
+        {"rollout.server_options.weights", "is " + std::string(to_string(weights)) + kBut +
+                                               "each goes to the server as it is; expected auto"});
   }
   if (has_sessions(c.rollout)) {
     mistakes.push_back({sessions_key(c.rollout),

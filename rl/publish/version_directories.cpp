@@ -100,6 +100,18 @@ std::filesystem::path VersionDirectories::write_adapters(const engine::Adapters&
   });
 }
 
+std::filesystem::path VersionDirectories::write_adapters(const NamedAdapters& adapters,
+                                                         const std::string& base_model,
+                                                         int64_t trainer_term,
+                                                         int64_t version) const {
+  return write(trainer_term, version, [&](const std::filesystem::path& dir) {
+    for (const auto& [name, own] : adapters) {
+      std::filesystem::create_directories(dir / name);
+      engine::save_adapters(*own, dir / name, base_model);
+    }
+  });
+}
+
 void VersionDirectories::prune() const {
   if (keep_ == 0) {
     return;

@@ -42,6 +42,10 @@ class VersionDirectories {
   std::filesystem::path write_adapters(const engine::Adapters& adapters,
                                        const std::string& base_model, int64_t trainer_term,
                                        int64_t version) const;
+  // The same of several, each in a folder of its name.
+  using NamedAdapters = std::vector<std::pair<std::string, const engine::Adapters*>>;
+  std::filesystem::path write_adapters(const NamedAdapters& adapters, const std::string& base_model,
+                                       int64_t trainer_term, int64_t version) const;
 
  private:
   std::filesystem::path write(int64_t trainer_term, int64_t version,

@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "rl/config/adapter_names.h"
 #include "rl/setup/model_setup.h"
 
 namespace ringside::rl {
@@ -24,7 +25,8 @@ std::filesystem::path make_scratch() {
 
 }  // namespace
 
-ServedDirectories::ServedDirectories(const Config& config) : base_model_(config.model.path) {
+ServedDirectories::ServedDirectories(const Config& config)
+    : base_model_(config.model.path), adapters_(adapter_names(config.lora)) {
   std::filesystem::path root = config.rollout.server_options.weights_directory;
   if (root.empty()) {
     root = scratch_ = make_scratch();
@@ -47,8 +49,15 @@ std::filesystem::path ServedDirectories::write(ShadowModel& shadow,
 
 std::filesystem::path ServedDirectories::write_adapters(ShadowModel& shadow,
                                                         const bridge::Manifest& manifest) const {
-  return directories_->write_adapters(*shadow.decoder().adapters(), base_model_,
-                                      manifest.trainer_term, manifest.version);
+  if (adapters_.empty()) {
+    return directories_->write_adapters(*shadow.decoder().adapters(), base_model_,
+                                        manifest.trainer_term, manifest.version);
+  }
+  VersionDirectories::NamedAdapters all;
+  for (const std::string& name : adapters_) {
+    all.emplace_back(name, shadow.decoder(name).adapters());
+  }
+  return directories_->write_adapters(all, base_model_, manifest.trainer_term, manifest.version);
 }
 
 }  // namespace ringside::rl

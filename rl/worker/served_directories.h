@@ -27,12 +27,14 @@ class ServedDirectories {
   // Blocks: on the disk.
   // Throws: what VersionDirectories::write throws.
   std::filesystem::path write(ShadowModel& shadow, const bridge::Manifest& manifest) const;
-  // Writes the adapters of `shadow`, which has some, as a PEFT directory. Otherwise as write().
+  // Writes the adapters of `shadow`, which has some, as a PEFT directory, with lora.adapters one in
+  // a folder for each name. Otherwise as write().
   std::filesystem::path write_adapters(ShadowModel& shadow, const bridge::Manifest& manifest) const;
 
  private:
   std::string base_model_;
-  std::filesystem::path scratch_;  // empty: there is none to remove
+  std::vector<std::string> adapters_;  // of lora.adapters
+  std::filesystem::path scratch_;      // empty: there is none to remove
   std::optional<VersionDirectories> directories_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "rl/config/adapter_names.h"
 #include "rl/data/data_order.h"
 #include "rl/report/log.h"
 #include "rl/setup/model_setup.h"
@@ -59,9 +60,13 @@ ServedWeights::ServedWeights(const Config& config, bridge::InferenceServer& serv
       // Adapters are installed on top of a base that would be read from disk for each version.
       keeps_copy_(config.lora.publish == LoraPublish::kAdapter),
       route_(make_weight_route(config, server)),
+      adapters_(adapter_names(config.lora)),
       probe_ids_(probe_text(options_.probe_tokens,
                             load_model_config(config, config.model.path).vocab_size)) {
   check_pause(options_, server.capabilities());
+  if (adapters_.empty()) {
+    adapters_.emplace_back();
+  }
 }
 
 Status ServedWeights::pause() {
@@ -103,7 +108,9 @@ Status ServedWeights::load_and_probe(
                                           std::to_string(snapshot->manifest.version) + " has " +
                                           snapshot->manifest.root_hash};
     }
-    expected_ = shadow_.score(probe_ids_, 1.0);
+    for (const std::string& adapter : adapters_) {
+      expected_[adapter] = shadow_.score(probe_ids_, 1.0, adapter);
+    }
     Status loaded = route_->load(server_, snapshot, shadow_);
     if (!keeps_copy_) {
       shadow_.release();
@@ -114,20 +121,21 @@ Status ServedWeights::load_and_probe(
   }
 }
 
-std::vector<float> ServedWeights::score(const std::vector<int64_t>& ids, double temperature) {
+std::vector<float> ServedWeights::score(const std::vector<int64_t>& ids, double temperature,
+                                        const std::string& adapter) {
   keeps_copy_ = true;
-  return shadow_.score(ids, temperature);
+  return shadow_.score(ids, temperature, adapter);
 }
 
-bridge::Result<double> ServedWeights::distance_by_scores() {
-  const auto scores = server_.score(probe_ids_);
+bridge::Result<double> ServedWeights::distance_by_scores(const std::string& adapter) {
+  const auto scores = server_.score_under(adapter, probe_ids_);
   if (!scores) {
     return scores.error();
   }
-  return mean_distance(scores.value(), expected_);
+  return mean_distance(scores.value(), expected_[adapter]);
 }
 
-bridge::Result<double> ServedWeights::distance_by_samples() {
+bridge::Result<double> ServedWeights::distance_by_samples(const std::string& adapter) {
   // One token after each prefix of the probe's text: a longer sample free of partial characters may
   // never come.
   std::vector<float> given, expected;
@@ -140,6 +148,7 @@ bridge::Result<double> ServedWeights::distance_by_samples() {
     request.seed = static_cast<int64_t>(i);
     request.request_id = "probe-" + std::to_string(i);
     request.cache_salt = "probe";
+    request.adapter = adapter;
     const auto answer = server_.generate(request);
     if (!answer) {
       return answer.error();
@@ -150,7 +159,7 @@ bridge::Result<double> ServedWeights::distance_by_samples() {
     std::vector<int64_t> ids = request.prompt_ids;
     ids.push_back(answer.value().completion_ids.front());
     given.push_back(answer.value().logprobs.front());
-    expected.push_back(score(ids, 1.0).back());
+    expected.push_back(score(ids, 1.0, adapter).back());
   }
   if (given.empty()) {
     return Error{Reason::kUnsupported, options_.url + ": no probe came back with a log-prob"};
@@ -159,7 +168,17 @@ bridge::Result<double> ServedWeights::distance_by_samples() {
 }
 
 Status ServedWeights::verify() {
-  const auto distance = server_.capabilities().score ? distance_by_scores() : distance_by_samples();
+  for (const std::string& adapter : adapters_) {
+    if (Status verified = verify(adapter); !verified) {
+      return verified;
+    }
+  }
+  return Success{};
+}
+
+Status ServedWeights::verify(const std::string& adapter) {
+  const auto distance =
+      server_.capabilities().score ? distance_by_scores(adapter) : distance_by_samples(adapter);
   if (!distance) {
     return distance.error();
   }
@@ -172,7 +191,8 @@ Status ServedWeights::verify() {
                 "above rollout.server_options.probe_tolerance %.3g: the server has other weights, "
                 "or another dtype (a pretrained model in bfloat16: 0.09)",
                 distance.value(), options_.probe_tolerance);
-  return Error{Reason::kChecksum, options_.url + text};
+  return Error{Reason::kChecksum,
+               options_.url + (adapter.empty() ? "" : ", adapter " + adapter) + text};
 }
 
 }  // namespace ringside::rl

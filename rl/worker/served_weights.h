@@ -6,8 +6,10 @@
 // Thread safety: none.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rl/config/config.h"
 #include "rl/worker/shadow_model.h"
@@ -45,25 +47,29 @@ class ServedWeights {
 
   // Scores a text under the installed weights in our own decoder, see ShadowModel::score(). A
   // server that makes this necessary will do so again: from then on the copy of the model is kept.
-  std::vector<float> score(const std::vector<int64_t>& ids, double temperature);
+  std::vector<float> score(const std::vector<int64_t>& ids, double temperature,
+                           const std::string& adapter = "");
   // Whether a copy of the model is in memory.
   bool has_copy() const { return shadow_.is_loaded(); }
 
  private:
   bridge::Status load_and_probe(const std::shared_ptr<const bridge::WeightSnapshot>& snapshot);
   bridge::Status pause();
-  // Mean distance of log-probs: over the probe's own tokens, or over tokens that the server sampled
-  // after it.
-  bridge::Result<double> distance_by_scores();
-  bridge::Result<double> distance_by_samples();
+  // Mean distance of log-probs of one adapter: over the probe's own tokens, or over tokens that the
+  // server sampled after it.
+  bridge::Result<double> distance_by_scores(const std::string& adapter);
+  bridge::Result<double> distance_by_samples(const std::string& adapter);
+  bridge::Status verify(const std::string& adapter);
 
   ServerConfig options_;
   bridge::InferenceServer& server_;
   ShadowModel shadow_;
   bool keeps_copy_;  // between install() and install()
   std::unique_ptr<WeightRoute> route_;
+  std::vector<std::string> adapters_;  // of lora.adapters, or "" alone
   std::vector<int64_t> probe_ids_;
-  std::vector<float> expected_;  // of probe_ids_, under what is installed
+  // Log-probs of probe_ids_ under what is installed, by adapter.
+  std::map<std::string, std::vector<float>> expected_;
   std::string root_hash_;
 };
 

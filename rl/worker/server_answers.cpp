@@ -60,7 +60,8 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
   if (result.logprobs_complete) {
     return true;
   }
-  if (!jobs_.of(answer.sample).prompt.images.empty()) {
+  const Prompt prompt = jobs_.of(answer.sample).prompt;
+  if (!prompt.images.empty()) {
     return false;  // our decoder scores text alone here
   }
   const RolloutConfig& rollout = config_.rollout;
@@ -70,7 +71,7 @@ bool ServerAnswers::complete(ServedAnswer& answer) const {
   }
   std::vector<int64_t> ids = answer.prompt_ids;
   ids.insert(ids.end(), result.completion_ids.begin(), result.completion_ids.end());
-  const auto scores = served_.score(ids, rollout.temperature);
+  const auto scores = served_.score(ids, rollout.temperature, prompt.adapter);
   result.logprobs.assign(scores.end() - static_cast<std::ptrdiff_t>(result.completion_ids.size()),
                          scores.end());
   return true;

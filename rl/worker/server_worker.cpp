@@ -102,6 +102,7 @@ class PooledPolicy final : public ServedPolicy {
     if (images_) {
       request.images = images_->of(job.prompt, request.prompt_ids);
     }
+    request.adapter = job.prompt.adapter;
     request.max_tokens = config_.rollout.max_completion_tokens;
     request.sampling = sampling_settings(job.sampling);
     request.reads_logprobs = !job.is_only_scored();

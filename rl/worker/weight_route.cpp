@@ -3,8 +3,10 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
+#include "rl/config/adapter_names.h"
 #include "rl/worker/restart_route.h"
 #include "rl/worker/served_directories.h"
 #include "rollout_bridge/protocol/codec.h"
@@ -71,19 +73,31 @@ class DiskRoute final : public WeightRoute {
   ServedDirectories directories_;
 };
 
-// adapter: a PEFT directory a version, on top of the weights that the server was started with.
+// adapter: a PEFT directory a version, on top of the weights that the server was started with; with
+// lora.adapters one for each name.
 class AdapterRoute final : public WeightRoute {
  public:
-  explicit AdapterRoute(const Config& config) : directories_(config) {}
+  explicit AdapterRoute(const Config& config)
+      : directories_(config), adapters_(adapter_names(config.lora)) {}
 
   Status load(bridge::InferenceServer& server, const Snapshot& snapshot,
               ShadowModel& shadow) override {
     const auto path = directories_.write_adapters(shadow, snapshot->manifest);
-    return server.load_adapter(path.string(), snapshot->manifest.version);
+    const int64_t version = snapshot->manifest.version;
+    if (adapters_.empty()) {
+      return server.load_adapter(path.string(), version, "");
+    }
+    for (const std::string& name : adapters_) {
+      if (Status loaded = server.load_adapter((path / name).string(), version, name); !loaded) {
+        return loaded;
+      }
+    }
+    return Success{};
   }
 
  private:
   ServedDirectories directories_;
+  std::vector<std::string> adapters_;
 };
 
 }  // namespace
@@ -104,6 +118,11 @@ std::unique_ptr<WeightRoute> make_weight_route(const Config& config,
   // What a server fetches must be a whole model: the constant part of a tower is not published.
   const bool publishes_all =
       config.data.image_key.empty() || config.model.vision == VisionPart::kTrained;
+  if (!config.lora.adapters.empty() && (starts_server(config, server) || !any || !can.adapters)) {
+    throw std::runtime_error("the server at " + options.url +
+                             " cannot take the adapters of lora.adapters one by one; expected a "
+                             "vLLM that runs already, and rollout.server_options.weights auto");
+  }
   if (starts_server(config, server)) {
     return make_restart_route(config);
   }

@@ -19,8 +19,16 @@ Result<std::string> InferenceServer::pull_weights(const WeightSource&) {
   return Error{Reason::kUnsupported, "this server does not take weights from the bridge"};
 }
 
-Status InferenceServer::load_adapter(const std::string&, int64_t) {
+Status InferenceServer::load_adapter(const std::string&, int64_t, const std::string&) {
   return Error{Reason::kUnsupported, "this server does not take adapters"};
+}
+
+Result<std::vector<float>> InferenceServer::score_under(const std::string& adapter,
+                                                        const std::vector<int64_t>& ids) {
+  if (adapter.empty()) {
+    return score(ids);
+  }
+  return Error{Reason::kUnsupported, "this server does not score texts under several adapters"};
 }
 
 Result<std::vector<float>> InferenceServer::score(const std::vector<int64_t>&) {
@@ -107,7 +115,7 @@ Status HttpServer::check_source(const std::string& path, int64_t version) const 
                                           "absolute path"};
 }
 
-Status HttpServer::load_adapter(const std::string& path, int64_t version) {
+Status HttpServer::load_adapter(const std::string& path, int64_t version, const std::string& name) {
   if (const Status fits = check_source(path, version); !fits) {
     return fits;
   }
@@ -115,14 +123,14 @@ Status HttpServer::load_adapter(const std::string& path, int64_t version) {
     return Error{Reason::kUnsupported, options_.url + ": it does not take adapters"};
   }
   doubt_ = version;
-  Status status = change_adapter(path, version, in(options_.load_deadline));
+  Status status = change_adapter(path, version, name, in(options_.load_deadline));
   if (status) {
     doubt_.reset();
   }
   return status;
 }
 
-Status HttpServer::change_adapter(const std::string&, int64_t, Deadline) {
+Status HttpServer::change_adapter(const std::string&, int64_t, const std::string&, Deadline) {
   return Error{Reason::kUnsupported, options_.url + ": it does not take adapters"};
 }
 

@@ -33,7 +33,7 @@ class HttpServer : public InferenceServer {
  public:
   Result<GenerateResult> generate(const GenerateRequest& request) final;
   Status load_weights_from_disk(const std::string& path, int64_t version) final;
-  Status load_adapter(const std::string& path, int64_t version) final;
+  Status load_adapter(const std::string& path, int64_t version, const std::string& name) final;
   Result<std::string> pull_weights(const WeightSource& source) final;
   Status health() override;
 
@@ -47,7 +47,8 @@ class HttpServer : public InferenceServer {
                                               const std::string& request_id,
                                               Deadline deadline) const = 0;
   virtual Status load(const std::string& path, int64_t version, Deadline deadline) = 0;
-  virtual Status change_adapter(const std::string& path, int64_t version, Deadline deadline);
+  virtual Status change_adapter(const std::string& path, int64_t version, const std::string& name,
+                                Deadline deadline);
   virtual Result<std::string> pull(const WeightSource& source, Deadline deadline);
   // Checks limits of the specific server. Called after all other checks have passed.
   virtual Status check_server_limits(const GenerateRequest& request) const;

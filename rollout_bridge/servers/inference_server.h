@@ -54,6 +54,9 @@ struct GenerateRequest {
   std::string cache_salt;  // not empty: the weight version. A prefix cache never crosses it
   // Above 0: the answer must bring the routed experts, so many a token and layer.
   int64_t experts_per_token = 0;
+  // The adapter that samples, by its name in load_adapter(); "" = the one without a name, or the
+  // model's own weights where none is loaded.
+  std::string adapter = {};
   // False: the answer's log-probs are not read, so they may be of another distribution than
   // `sampling`.
   bool reads_logprobs = true;
@@ -149,8 +152,10 @@ class InferenceServer {
   // an error the weights are unknown, and generate refuses until a load succeeds.
   virtual Status load_weights_from_disk(const std::string& path, int64_t version) = 0;
   // Makes the server sample with its own weights and the low-rank adapters of the PEFT directory at
-  // the absolute `path`; those of an earlier call are dropped. Otherwise as load_weights_from_disk.
-  virtual Status load_adapter(const std::string& path, int64_t version);
+  // the absolute `path`; those of an earlier call with this name are dropped. Otherwise as
+  // load_weights_from_disk. name: that requests give; "" = of requests that give none.
+  // Errors: kUnsupported for a name where the server takes one adapter alone.
+  virtual Status load_adapter(const std::string& path, int64_t version, const std::string& name);
   // Makes the server's process fetch the weights, verify all of them and then install them. Returns
   // the root hash that it computed from the received bytes. Call it between pause and resume. Never
   // retried, as load_weights_from_disk.
@@ -158,6 +163,9 @@ class InferenceServer {
   // Log-probs [N - 1] of ids[1], ids[2], ... under the loaded model (temperature 1, no truncation),
   // N >= 2. Identifies the loaded weights.
   virtual Result<std::vector<float>> score(const std::vector<int64_t>& ids);
+  // The same under an adapter with a name, see load_adapter().
+  virtual Result<std::vector<float>> score_under(const std::string& adapter,
+                                                 const std::vector<int64_t>& ids);
   // Ends a pause.
   virtual Status resume() = 0;
   // Success when the server answers that it is well.

@@ -125,7 +125,12 @@ Status PythonServer::load(const std::string& path, int64_t version, Deadline dea
   return command("/load", json{{"path", path}, {"version", version}}.dump(), deadline);
 }
 
-Status PythonServer::change_adapter(const std::string& path, int64_t version, Deadline deadline) {
+Status PythonServer::change_adapter(const std::string& path, int64_t version,
+                                    const std::string& name, Deadline deadline) {
+  if (!name.empty()) {
+    return Error{Reason::kUnsupported,
+                 options().url + ": it takes one adapter, not one of the name " + name};
+  }
   return command("/load_adapter", json{{"path", path}, {"version", version}}.dump(), deadline);
 }
 

@@ -29,7 +29,8 @@ class PythonServer final : public HttpServer {
   Result<GenerateResult> try_generate(const GenerateRequest& request, const std::string& request_id,
                                       Deadline deadline) const override;
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
-  Status change_adapter(const std::string& path, int64_t version, Deadline deadline) override;
+  Status change_adapter(const std::string& path, int64_t version, const std::string& name,
+                        Deadline deadline) override;
   Result<std::string> pull(const WeightSource& source, Deadline deadline) override;
 };
 

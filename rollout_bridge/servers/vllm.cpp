@@ -121,14 +121,15 @@ Result<GenerateResult> read_choice(const json& choice, const GenerateRequest& re
 
 }  // namespace
 
-std::string SelectedAdapter::get() const {
+std::string SelectedAdapter::get(const std::string& adapter) const {
   const std::lock_guard lock(mutex_);
-  return name_;
+  const auto found = names_.find(adapter);
+  return found != names_.end() ? found->second : "";
 }
 
-std::string SelectedAdapter::exchange(std::string name) {
+std::string SelectedAdapter::exchange(const std::string& adapter, std::string name) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(name_, std::move(name));
+  return std::exchange(names_[adapter], std::move(name));
 }
 
 VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights weights,
@@ -138,14 +139,18 @@ VllmServer::VllmServer(ServerOptions options, std::string model, VllmWeights wei
       adapter_(std::move(adapter)),
       weights_(weights) {}
 
-std::string VllmServer::served_name() const {
-  const std::string adapter = adapter_->get();
-  return adapter.empty() ? model_ : adapter;
+std::string VllmServer::served_name(const std::string& adapter) const {
+  const std::string name = adapter_->get(adapter);
+  return name.empty() && adapter.empty() ? model_ : name;
+}
+
+Error VllmServer::not_loaded(const std::string& adapter) const {
+  return {Reason::kInvalidField, options().url + ": the adapter " + adapter + " is not loaded"};
 }
 
 json VllmServer::completion(const GenerateRequest& request) const {
   json body = vllm_sampling(request);
-  body.update({{"model", served_name()},
+  body.update({{"model", served_name(request.adapter)},
                {"prompt", json::array({request.prompt_ids})},
                {"return_token_ids", true},
                {"return_tokens_as_token_ids", true},
@@ -158,8 +163,12 @@ json VllmServer::completion(const GenerateRequest& request) const {
 Result<GenerateResult> VllmServer::try_generate(const GenerateRequest& request,
                                                 const std::string& request_id,
                                                 Deadline deadline) const {
+  if (served_name(request.adapter).empty()) {
+    return not_loaded(request.adapter);
+  }
   const bool by_tokens = !request.images.empty();
-  json body = by_tokens ? vllm_token_request(request, served_name()) : completion(request);
+  json body =
+      by_tokens ? vllm_token_request(request, served_name(request.adapter)) : completion(request);
   body["request_id"] = request_id;
   const Result<JsonAnswer> answer =
       http().post_json(by_tokens ? kVllmTokenRoute : kCompletions, body, deadline);
@@ -321,7 +330,16 @@ Status VllmServer::pause(PausePolicy policy) {
 Status VllmServer::resume() { return command("/resume", "", in(options().control_deadline)); }
 
 Result<std::vector<float>> VllmServer::score(const std::vector<int64_t>& ids) {
+  return score_under("", ids);
+}
+
+Result<std::vector<float>> VllmServer::score_under(const std::string& adapter,
+                                                   const std::vector<int64_t>& ids) {
   GenerateRequest request;
+  request.adapter = adapter;
+  if (served_name(adapter).empty()) {
+    return not_loaded(adapter);
+  }
   request.prompt_ids = ids;
   request.max_tokens = 1;
   request.request_id = "score";

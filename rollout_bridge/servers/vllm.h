@@ -22,6 +22,7 @@
 // the other pauses.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,19 +40,19 @@ enum class VllmWeights {
             // --weight-transfer-config '{"backend":"ringside"}' and ringside_bridge installed
 };
 
-// Name of the adapter that requests to one server select; "" = none. The clients of a server share
-// it, because one of them loads what all sample with.
+// What a server calls the adapters that requests to it select, by our names; "" = the one without a
+// name. The clients of a server share it, because one of them loads what all sample with.
 // Thread safety: all methods.
 class SelectedAdapter {
  public:
-  // The name now.
-  std::string get() const;
-  // Returns the name before.
-  std::string exchange(std::string name);
+  // The server's name now; "" = none is loaded.
+  std::string get(const std::string& adapter = "") const;
+  // Returns the server's name before.
+  std::string exchange(const std::string& adapter, std::string name);
 
  private:
   mutable std::mutex mutex_;
-  std::string name_;
+  std::map<std::string, std::string> names_;
 };
 
 class VllmServer final : public HttpServer {
@@ -72,6 +73,8 @@ class VllmServer final : public HttpServer {
   Status resume() override;
   // prompt_logprobs of /v1/completions, which vLLM computes before temperature.
   Result<std::vector<float>> score(const std::vector<int64_t>& ids) override;
+  Result<std::vector<float>> score_under(const std::string& adapter,
+                                         const std::vector<int64_t>& ids) override;
   // Reads /weight_info.
   // Errors: kUnsupported when the server does not have it.
   Result<std::string> weight_version() override;
@@ -85,7 +88,8 @@ class VllmServer final : public HttpServer {
   Status load(const std::string& path, int64_t version, Deadline deadline) override;
   // Loads the adapter under a new name, because vLLM keeps the weights of a name that it knows, and
   // unloads the one before.
-  Status change_adapter(const std::string& path, int64_t version, Deadline deadline) override;
+  Status change_adapter(const std::string& path, int64_t version, const std::string& name,
+                        Deadline deadline) override;
   // kEngine: by vLLM's routes, which return no hash. The engine refuses weights with another root
   // than the manifest's, so the manifest's root is returned. Otherwise: by the worker extension of
   // rollout_bridge/python (ringside_bridge.vllm_extension); with several ranks, all verify before
@@ -107,8 +111,11 @@ class VllmServer final : public HttpServer {
   Status reload(const std::string& path, Deadline deadline) const;
   // Asks for one token by the route that takes images.
   Status probe_token_route(Deadline deadline);
-  // Of the adapter that requests select, else of the model.
-  std::string served_name() const;
+  // The server's name of an adapter; of the model where the unnamed one is not loaded. "" for a
+  // name that is not loaded.
+  std::string served_name(const std::string& adapter) const;
+  // The error of a request for a name that is not loaded.
+  Error not_loaded(const std::string& adapter) const;
   Result<float> top_logprob(double temperature, int64_t top_k, Deadline deadline) const;
   nlohmann::json completion(const GenerateRequest& request) const;
 

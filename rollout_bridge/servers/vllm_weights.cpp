@@ -41,9 +41,11 @@ Status VllmServer::reload(const std::string& path, Deadline deadline) const {
   return command(kCollectiveRpc, body.dump(), deadline);
 }
 
-Status VllmServer::change_adapter(const std::string& path, int64_t version, Deadline deadline) {
-  const std::string name = "ringside-v" + std::to_string(version) + "-" +
-                           std::to_string(::getpid()) + "-" + std::to_string(++adapters_);
+Status VllmServer::change_adapter(const std::string& path, int64_t version,
+                                  const std::string& adapter, Deadline deadline) {
+  const std::string name = "ringside-" + (adapter.empty() ? "" : adapter + "-") + "v" +
+                           std::to_string(version) + "-" + std::to_string(::getpid()) + "-" +
+                           std::to_string(++adapters_);
   const Status loaded = command("/v1/load_lora_adapter",
                                 json{{"lora_name", name}, {"lora_path", path}}.dump(), deadline);
   if (!loaded) {
@@ -55,7 +57,7 @@ Status VllmServer::change_adapter(const std::string& path, int64_t version, Dead
     }
     return error;
   }
-  const std::string old = adapter_->exchange(name);
+  const std::string old = adapter_->exchange(adapter, name);
   if (!old.empty()) {
     const Status unloaded =
         command("/v1/unload_lora_adapter", json{{"lora_name", old}}.dump(), deadline);

@@ -447,6 +447,11 @@ TEST_CASE(
   CHECK_THAT(error({"eval.every=1", "data.eval=/held_out.jsonl"}),
              Contains("eval.by: is embedded"));
   CHECK(error({"eval.every=1", "data.eval=/held_out.jsonl", "eval.by=workers"}) == "");
+  const std::string url = "rollout.server_options.url=http://127.0.0.1:1";
+  CHECK(error({"rollout.server=vllm", url}) == "");
+  CHECK_THAT(error({"rollout.server=python", url}), Contains("rollout.server: is python"));
+  CHECK_THAT(error({"rollout.server=vllm", url, "rollout.server_options.weights=disk"}),
+             Contains("rollout.server_options.weights: is disk"));
   CHECK_THAT(error({"rollout.harness=python(a.py:f)", "rollout.reward=worker"}),
              Contains("rollout.harness: is set, but with lora.adapters"));
   const auto alone = [](std::vector<std::string> words) {

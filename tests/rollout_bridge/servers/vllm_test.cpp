@@ -286,12 +286,48 @@ TEST_CASE(
   VllmServer client(server.options(), "M", VllmWeights::kReload, adapter);
   REQUIRE(client.connect());
   CHECK(client.capabilities().adapters);
-  CHECK(client.load_adapter("/w/adapter", 6));
-  CHECK(client.load_adapter("/w/adapter", 7));
+  CHECK(client.load_adapter("/w/adapter", 6, ""));
+  CHECK(client.load_adapter("/w/adapter", 7, ""));
   // Another client of the server samples with what this one has loaded.
   VllmServer other(server.options(), "M", VllmWeights::kReload, adapter);
   REQUIRE(other.connect());
   CHECK(other.generate(request_at(0.7, {9})));
+  CHECK(server.differences() == "");
+}
+
+TEST_CASE("vllm: of several adapters a request selects its own, and one not loaded is refused") {
+  const auto name = [](const std::string& adapter, int number) {
+    return "ringside-" + adapter + "-v6-" + std::to_string(::getpid()) + "-" +
+           std::to_string(number);
+  };
+  const auto load = [&](const std::string& adapter, int number) -> std::vector<Exchange> {
+    return {{"POST",
+             "/v1/load_lora_adapter",
+             {{"lora_name", name(adapter, number)}, {"lora_path", "/w/" + adapter}},
+             200,
+             "Success"},
+            exchanges("vllm", "load_by_reload")[2]};
+  };
+  auto of_math = exchanges("vllm", "generate"), of_code = of_math;
+  of_math[0].body["model"] = name("math", 1);
+  of_code[0].body["model"] = name("code", 2);
+  ExchangeServer server(joined(
+      joined(exchanges("vllm", "connect_without_label"), joined(load("math", 1), load("code", 2))),
+      joined(of_code, of_math)));
+  VllmServer client = make_vllm(server.options());
+  REQUIRE(client.connect());
+  CHECK(client.load_adapter("/w/math", 6, "math"));
+  CHECK(client.load_adapter("/w/code", 6, "code"));
+  GenerateRequest request = request_at(0.7, {9});
+  for (const char* adapter : {"code", "math"}) {
+    request.adapter = adapter;
+    CHECK(client.generate(request));
+  }
+  request.adapter = "law";
+  const auto refused = client.generate(request);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().detail, Catch::Contains("the adapter law is not loaded"));
+  CHECK_FALSE(client.score_under("law", {1, 2}));
   CHECK(server.differences() == "");
 }
 
@@ -306,12 +342,12 @@ TEST_CASE("vllm: a server without run-time adapters is named, and nothing is sam
   ExchangeServer server(joined(exchanges("vllm", "connect_without_label"), missing));
   VllmServer client = make_vllm(server.options());
   REQUIRE(client.connect());
-  const Status loaded = client.load_adapter("/w/adapter", 6);
+  const Status loaded = client.load_adapter("/w/adapter", 6, "");
   REQUIRE_FALSE(loaded);
   CHECK(loaded.error().reason == Reason::kUnsupported);
   CHECK_THAT(loaded.error().detail, Catch::Contains("VLLM_ALLOW_RUNTIME_LORA_UPDATING"));
   CHECK_FALSE(client.generate(request_at(0.7, {9})));
-  CHECK(client.load_adapter("w/adapter", 6).error().reason == Reason::kInvalidField);
+  CHECK(client.load_adapter("w/adapter", 6, "").error().reason == Reason::kInvalidField);
 }
 
 VllmServer make_vllm_for_images(ServerOptions options) {
