@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rl/config/adapter_names.h"
 #include "rl/config/enums.h"
 #include "rl/config/eval_sets.h"
 #include "rl/config/task.h"
@@ -154,11 +155,14 @@ std::string line_of(json record, const rl::Config& config) {
 
 std::vector<std::string> made_up_prompts(const rl::Config& config) {
   const std::string answer = made_up_answer(config);
+  const std::vector<std::string> adapters = rl::adapter_names(config.lora);
   std::vector<std::string> lines;
   for (int64_t line = 0; line < kDryRunLines; ++line) {
-    lines.push_back(line_of(
-        {{config.data.prompt_key, question(config, line)}, {config.data.answer_key, answer}},
-        config));
+    json record{{config.data.prompt_key, question(config, line)}, {config.data.answer_key, answer}};
+    if (!adapters.empty()) {
+      record[config.data.adapter_key] = adapters[static_cast<std::size_t>(line) % adapters.size()];
+    }
+    lines.push_back(line_of(std::move(record), config));
   }
   return lines;
 }

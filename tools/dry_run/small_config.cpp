@@ -81,6 +81,9 @@ void shrink_train(rl::Config& config) {
   at_most(config.train.num_mini_batches,
           samples ? config.rollout.prompts_per_step * config.rollout.group_size
                   : config.train.batch_size);
+  if (!config.lora.adapters.empty()) {  // a step may have one group for an adapter
+    at_most(config.train.num_mini_batches, config.rollout.group_size);
+  }
   const int64_t image_tokens = config.data.image_key.empty() ? 0 : kImageTokens;
   at_most(config.data.max_length, kPromptTokens + image_tokens + kCompletionTokens);
   config.data.on_overlong = rl::OnOverlong::kTruncate;
