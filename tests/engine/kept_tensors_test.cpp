@@ -75,6 +75,43 @@ TEST_CASE("layers that predict further tokens are written again to the bit, and 
   }
 }
 
+TEST_CASE("a trained layer that predicts a further token is saved; what it does not read is kept") {
+  for (const Family& family : families()) {
+    CAPTURE(family.announced);
+    ModelConfig config = family.config;
+    config.predicts_further = true;
+    const std::string copy = layer_prefix(config, config.further_layer()) + "embed_tokens.weight";
+    const TemporaryDirectory began, trained;
+    save_decoder(test::random_decoder(config, at::kFloat, 5), began.path(), at::kFloat);
+    std::vector<TensorToWrite> tensors = test::read_tensors(began.path() / "model.safetensors");
+    tensors.push_back({copy, at::randn({19, 16}), at::kFloat});
+    write_safetensors(began.path() / "model.safetensors", tensors);
+    CHECK(check_weight_headers(began.path(), config).empty());
+    const Decoder decoder = test::random_decoder(config, at::kFloat, 7);
+    save_decoder(decoder, trained.path(), at::kFloat, {1 << 30, began.path()});
+    const WeightFiles before(began.path()), after(trained.path());
+    CHECK(after.read(copy).equal(before.read(copy)));
+    CHECK_FALSE(after.read(further_names(config).projection)
+                    .equal(before.read(further_names(config).projection)));
+    CHECK(after.names() == before.names());
+    ModelConfig read = load_model_config(trained.path());
+    CHECK(read.on_disk.further.layers == 1);
+    read.predicts_further = true;
+    Decoder loaded(read, at::kFloat);
+    load_weights(trained.path(), loaded);
+    for (std::size_t u = 0; u < loaded.units().size(); ++u) {
+      CHECK(loaded.units()[u]->flat().equal(decoder.units()[u]->flat()));
+    }
+    config.predicts_further = false;
+    CHECK(unused_tensors(trained.path(), config).size() == 1);
+    // A model whose files lack the layer.
+    const TemporaryDirectory without;
+    save_decoder(test::random_decoder(config, at::kFloat, 5), without.path(), at::kFloat);
+    CHECK_THROWS_WITH(load_weights(without.path(), loaded),
+                      Catch::Contains("is in none of the weight files"));
+  }
+}
+
 TEST_CASE("a directory without layers that predict further tokens does not announce them") {
   for (const Family& family : families()) {
     const TemporaryDirectory began, without, nowhere;

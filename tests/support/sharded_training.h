@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -25,6 +26,7 @@
 #include "rl/setup/sequence_parallel.h"
 #include "rl/setup/sharding.h"
 #include "rl/step/column_tensors.h"
+#include "sp/batch/next_ids.h"
 #include "sp/mesh/process_groups.h"
 #include "tests/support/image_documents.h"
 
@@ -56,6 +58,8 @@ struct ShardLayout {
   engine::VisionTraining vision = engine::VisionTraining::kAll;
   bool async_ulysses = false;
   std::optional<engine::MuonOptions> muon = {};  // empty: AdamW updates everything
+  // Of a model that predicts a further token.
+  std::optional<engine::FurtherTokensOptions> further = {};
 
   // The keys parallel.* of this layout.
   rl::ParallelConfig config() const {
@@ -101,6 +105,7 @@ struct ShardOutcome {
   std::vector<at::Tensor> weights;  // of every unit of an export, whole, as they act
   std::vector<double> losses, norms;
   std::vector<double> balance_losses;  // with layout.balance
+  std::vector<double> further_losses;  // with layout.further
   // Bytes of attention and between tensor ranks in the last step, sent and predicted, of rank 0.
   double sent_bytes = 0.0, predicted_bytes = 0.0;
   int64_t micro_batches = 0;        // a step
@@ -205,12 +210,16 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
   if (layout.images) {
     runner.take_images(drawn_images(*model.vision));
   }
+  std::vector<sp::Document> documents =
+      layout.images ? image_documents(layout.documents) : uneven_documents(layout.documents);
+  if (layout.further) {
+    runner.predict_further_tokens(*layout.further);
+    std::ranges::for_each(documents, sp::add_next_ids);
+  }
   const rl::LocalBatch local{
-      sp::collate(
-          layout.images ? image_documents(layout.documents) : uneven_documents(layout.documents),
-          mesh,
-          engine::collator_options(model, layout.micro_batch_tokens, sequence,
-                                   engine::tensor_place(context))),
+      sp::collate(documents, mesh,
+                  engine::collator_options(model, layout.micro_batch_tokens, sequence,
+                                           engine::tensor_place(context))),
       0};
   const auto inputs = rl::model_inputs(local, {}, rl::column_dtype(dtype));
   ShardOutcome outcome;
@@ -244,6 +253,9 @@ inline ShardOutcome train_sharded(const ShardLayout& layout, const engine::Model
     outcome.norms.push_back(result.grad_norm);
     if (result.balance_loss) {
       outcome.balance_losses.push_back(*result.balance_loss);
+    }
+    if (result.further_loss) {
+      outcome.further_losses.push_back(*result.further_loss);
     }
   }
   outcome.sent = context.sharding->shard->sent_bytes();
