@@ -30,7 +30,7 @@ constexpr const char* kModelFolder = "model";
 constexpr const char* kPolicy = "policy/";
 // Of a model with tensors that the run does not train: {"directory": the one that has them,
 // "vision": whether some are a vision tower's, "further": or of layers that predict further
-// tokens}.
+// tokens, "trains_further": whether the run trains what it can of those layers}.
 constexpr const char* kStartedFromFile = "started_from.json";
 
 // The tensors that the run does not train, from where the run has them.
@@ -43,10 +43,12 @@ class ConstantTensors {
       started_from_ = json.require(json.text("directory"), "directory");
       has_tower_ = json.boolean("vision").value_or(false);
       has_further_ = json.boolean("further").value_or(false);
+      trains_further_ = json.boolean("trains_further").value_or(false);
     }
   }
 
   bool has_tower() const { return has_tower_; }
+  bool trains_further() const { return trains_further_; }
   // The layers that predict further tokens.
   // Throws: std::runtime_error naming the directory when it has none.
   engine::KeptTensors further(const engine::ModelConfig& config, at::ScalarType dtype) const {
@@ -76,7 +78,7 @@ class ConstantTensors {
 
  private:
   std::string started_from_;
-  bool has_tower_ = false, has_further_ = false;
+  bool has_tower_ = false, has_further_ = false, trains_further_ = false;
   std::optional<engine::WeightFiles> files_;
 };
 
@@ -108,10 +110,12 @@ void write_model_description(const fs::path& checkpoint, const engine::HeadedMod
   engine::save_model_description(policy.config(), dir, policy.compute_dtype(), tokenizer_from);
   const bool vision = policy.config().vision.has_value();
   const engine::KeptTensors kept(tokenizer_from, policy.config(), policy.compute_dtype());
-  if (vision || !kept.entries().empty()) {
+  const bool trains_further = policy.config().predicts_further;
+  if (vision || trains_further || !kept.entries().empty()) {
     const nlohmann::json from{{"directory", fs::absolute(tokenizer_from).string()},
                               {"vision", vision},
-                              {"further", !kept.entries().empty()}};
+                              {"further", !kept.entries().empty()},
+                              {"trains_further", trains_further}};
     std::ofstream(dir / kStartedFromFile) << from.dump() << "\n";
   }
 }
@@ -125,8 +129,9 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   const CheckpointReader reader(checkpoint);
   reader.verify(0, 1);
   ConstantTensors constants(checkpoint / kModelFolder);
-  const engine::ModelConfig config =
+  engine::ModelConfig config =
       engine::load_model_config(checkpoint / kModelFolder, {.vision = constants.has_tower()});
+  config.predicts_further = constants.trains_further();
   const at::ScalarType dtype = engine::stored_dtype(checkpoint / kModelFolder);
   std::vector<engine::ParamSpec> specs = engine::decoder_specs(config);
   if (engine::is_sequence_classifier(checkpoint / kModelFolder)) {

@@ -63,6 +63,49 @@ void add_activations(FieldList& fields, ModelConfig& model) {
                 "all of it. With lora.rank above 0 it is frozen");
 }
 
+void add_further_tokens(FieldList& fields, ModelConfig& model) {
+  fields.real("model.mtp_loss_coef", model.mtp_loss_coef, at_least(0),
+              "models with a layer that predicts one further token (DeepSeek-V3, GLM-4.5, "
+              "Qwen3-Next, Qwen3.5): factor of its mean cross-entropy over the loss tokens in what "
+              "is minimised; the layer is trained, saved and published. 0 = it is kept as it is");
+  fields.flag("model.mtp_detach", model.mtp_detach,
+              "with mtp_loss_coef: no gradient of that loss flows to hidden states, embedding and "
+              "head, which the layer shares with the model");
+}
+
+// What the layer that predicts a further token is not trained with.
+void check_further_tokens(const Config& c, std::vector<Mistake>& mistakes) {
+  const auto refuse = [&](const char* key, const std::string& why) {
+    mistakes.push_back({key, why});
+  };
+  if (c.model.mtp_loss_coef == 0.0) {
+    if (!c.model.mtp_detach) {
+      refuse("model.mtp_detach",
+             "is false, but model.mtp_loss_coef is 0: no layer that predicts further tokens is "
+             "trained; expected true");
+    }
+    return;
+  }
+  const std::string is = "is " + text_of(c.model.mtp_loss_coef) + ", but ";
+  constexpr const char* kKey = "model.mtp_loss_coef";
+  if (c.algorithm.task != Task::kRl && c.algorithm.task != Task::kSft) {
+    refuse(kKey, is + "algorithm.task is " + std::string(to_string(c.algorithm.task)) +
+                     ", which has no loss over the next tokens alone; expected rl or sft, or 0");
+  }
+  if (c.lora.rank > 0) {
+    refuse(kKey, is + "with lora.rank " + std::to_string(c.lora.rank) +
+                     " the weights are constants; expected 0, or lora.rank 0");
+  }
+  if (!c.data.image_key.empty()) {
+    refuse(kKey, is + "data.image_key is set: the layer does not take images; expected 0");
+  }
+  if (c.parallel.pipeline_parallel_size > 1 || c.parallel.tensor_parallel_size > 1) {
+    refuse(kKey, is + "parallel.pipeline_parallel_size or tensor_parallel_size is above 1: the "
+                      "layer needs the embedding, the last hidden states and the head on one rank; "
+                      "expected 0, or parallel.data_parallel_shard_size in their place");
+  }
+}
+
 // Keys that act on what recomputation keeps or computes.
 void check_activations(const Config& c, std::vector<Mistake>& mistakes) {
   if (c.model.recompute != Recompute::kNone) {
@@ -98,6 +141,7 @@ void check_products(const Config& c, std::vector<Mistake>& mistakes) {
 void add_model_section(FieldList& fields, ModelConfig& model) {
   add_weights_of_model(fields, model);
   add_activations(fields, model);
+  add_further_tokens(fields, model);
   for (const char* key :
        {"model.products", "model.recompute", "model.offload_activations",
         "model.offload_parameters", "model.mlp_tile_tokens", "model.logit_chunk_mb"}) {
@@ -108,6 +152,7 @@ void add_model_section(FieldList& fields, ModelConfig& model) {
 
 void check_model_section(const Config& c, std::vector<Mistake>& mistakes) {
   check_activations(c, mistakes);
+  check_further_tokens(c, mistakes);
   check_products(c, mistakes);
 }
 

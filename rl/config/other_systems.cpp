@@ -21,6 +21,8 @@ constexpr std::array kTranslations = {
     Translation{"router_replay.mode", "algorithm.router_replay"},
     Translation{"moe_aux_loss_coeff", "model.router_aux_loss_coef"},
     Translation{"aux_loss_alpha", "model.router_aux_loss_coef"},
+    Translation{"mtp_loss_scaling_factor", "model.mtp_loss_coef"},
+    Translation{"mtp.detach_encoder", "model.mtp_detach"},
     Translation{"moe_router_bias_update_rate", "model.router_bias_update_rate"},
     Translation{"bias_update_factor", "model.router_bias_update_rate"},
     Translation{"lr", "optimizer.learning_rate"},

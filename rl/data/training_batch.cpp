@@ -12,6 +12,7 @@
 #include "rl/data/rollout_rewards.h"
 #include "rl/data/token_routes.h"
 #include "rollout_bridge/protocol/branches.h"
+#include "sp/batch/next_ids.h"
 #include "sp/layout/range.h"
 
 namespace ringside::rl {
@@ -270,6 +271,11 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
                                                  batch.documents_of));
   }
   batch.trained = trained;
+  if (config.model.mtp_loss_coef > 0) {
+    for (MiniBatch& mini_batch : batch.mini_batches) {
+      std::ranges::for_each(mini_batch.documents, sp::add_next_ids);
+    }
+  }
   return batch;
 }
 

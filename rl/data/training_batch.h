@@ -42,7 +42,8 @@ struct StepBatch {
 // that failed have no entry and count in no denominator. With algorithm.mask_truncated, completions
 // that hit the length limit have no entry. With dynamic_sampling drop or refill, groups whose
 // rewards are all equal have no entry and count in no denominator. With router_replay rollout the
-// documents' field kRoutesField has the tokens' routes. If a rollout has images, in its prompt or
+// documents' field kRoutesField has the tokens' routes, with model.mtp_loss_coef their field
+// kNextIdField the ids behind them. If a rollout has images, in its prompt or
 // its conversation, all documents have the fields of add_image_fields(). The rollouts keep the
 // rules of check_recorded() (rl/rollouts/rollout_admission.h), which every source of rollouts
 // applies. Throws: std::invalid_argument naming the rollout, for branches that do not fit, a kept

@@ -54,6 +54,21 @@ void check_experts(const Config& config, const std::string& key, const engine::M
   }
 }
 
+// Whether the layer that predicts a further token can be trained. From here on the model has it.
+void check_further(const Config& config, const std::string& key, engine::ModelConfig& model,
+                   PreflightReport& report) {
+  if (config.model.mtp_loss_coef == 0.0 || (key != "model.path" && key != "model.reference_path")) {
+    return;
+  }
+  if (const std::string problem = engine::further_problem(model); !problem.empty()) {
+    report.mistakes.push_back({"model.mtp_loss_coef", "is " + text_of(config.model.mtp_loss_coef) +
+                                                          ", but " + problem + " (" + key +
+                                                          "); expected 0"});
+    return;
+  }
+  model.predicts_further = true;
+}
+
 // The configuration of the model at `path`, or a mistake of `key`.
 std::optional<engine::ModelConfig> read_model(const Config& config, const std::string& key,
                                               const std::string& path, PreflightReport& report) {
@@ -66,6 +81,7 @@ std::optional<engine::ModelConfig> read_model(const Config& config, const std::s
     engine::ModelConfig model =
         engine::load_model_config(path, {.vision = !config.data.image_key.empty()});
     check_experts(config, key, model, report);
+    check_further(config, key, model, report);
     if (const auto& fields = model.on_disk.fields_passed_over; !fields.empty()) {
       report.notes.push_back(key +
                              ": fields of config.json that change nothing here are passed "

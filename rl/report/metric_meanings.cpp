@@ -63,6 +63,8 @@ constexpr std::array kMeanings{
             "Share of replayed choices of experts that the router would not make now."},
     Meaning{"experts/load_max", "Tokens of the fullest expert over the mean."},
     Meaning{"experts/unused", "Experts without a token."},
+    Meaning{"mtp/loss",
+            "Mean cross-entropy of the layer that predicts a further token, without its factor."},
     Meaning{"experts/aux_loss", "Load-balancing loss of the routers."},
     Meaning{"completions/*_length", "Tokens of a completion."},
     Meaning{"completions/clipped_ratio",

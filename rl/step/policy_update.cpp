@@ -96,6 +96,7 @@ UpdateResult update_policy(engine::ModelRunner& policy, std::span<const engine::
   const auto step = policy.step(size.learning_rate, size.max_grad_norm, figures.take());
   UpdateResult result = reduce(step.sums, work, replayed_routes, control);
   result.experts.aux_loss = step.balance_loss;
+  result.further_loss = step.further_loss;
   result.grad_norm = step.grad_norm;
   result.loss_scale = step.loss_scale;
   result.skipped = step.skipped;

@@ -50,6 +50,7 @@ struct UpdateResult {
   SequenceFigures sequence;
   RouteFigures routes;
   ExpertFigures experts;
+  std::optional<double> further_loss = {};  // StepResult::further_loss
   double grad_norm = 0.0;  // of the summed gradient, before the clip; 0 for a skipped step
   double learning_rate = 0.0;
   double loss_scale = 0.0;  // of float16; 0 without

@@ -48,6 +48,9 @@ std::unique_ptr<engine::ModelRunner> make_runner(const Config& config,
                                                       adamw_options(config.optimizer));
   runner->balance_experts(
       {config.model.router_aux_loss_coef, config.model.router_bias_update_rate});
+  if (config.model.mtp_loss_coef > 0) {
+    runner->predict_further_tokens({config.model.mtp_loss_coef, config.model.mtp_detach});
+  }
   return runner;
 }
 

@@ -16,6 +16,7 @@
 #include "rl/step/score_documents.h"
 #include "rl/trainer/rank_agreement.h"
 #include "rl/trainer/step_metrics.h"
+#include "sp/batch/next_ids.h"
 #include "sp/layout/range.h"
 
 namespace ringside::rl {
@@ -28,12 +29,16 @@ struct SftBatch {
   int64_t tokens = 0;
 };
 
-// image_merge: as of make_sft_document().
-SftBatch make_batch(std::span<const TokenizedExample> examples, int64_t image_merge) {
+// image_merge: as of make_sft_document(). further: whether the layer that predicts a further token
+// is trained.
+SftBatch make_batch(std::span<const TokenizedExample> examples, int64_t image_merge, bool further) {
   SftBatch batch;
   int64_t learned = 0;
   for (const TokenizedExample& example : examples) {
     batch.documents.push_back(make_sft_document(example, image_merge));
+    if (further) {
+      sp::add_next_ids(batch.documents.back());
+    }
     batch.tokens += static_cast<int64_t>(example.ids.size());
     learned += example.learned_tokens();
   }
@@ -201,8 +206,9 @@ void train_sft(TrainingRun& run) {
       if (part.begin == part.end) {
         continue;  // fewer documents than mini-batches are left
       }
-      const SftBatch batch = make_batch(
-          std::span(step.examples).subspan(part.begin, part.end - part.begin), data.image_merge);
+      const SftBatch batch =
+          make_batch(std::span(step.examples).subspan(part.begin, part.end - part.begin),
+                     data.image_merge, config.model.mtp_loss_coef > 0);
       updates.push_back(times.time("train", [&] { return update(run, batch); }));
       tokens += batch.tokens;
     }

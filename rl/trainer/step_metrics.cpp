@@ -231,6 +231,11 @@ Metrics update_metrics(const std::vector<UpdateResult>& updates) {
       {"kl", figures["kl"]},
       {"entropy", figures["entropy"]},
       {"grad_norm", mean_over(updates, [](const UpdateResult& u) { return u.grad_norm; })}};
+  if (!updates.empty() && updates.front().further_loss) {
+    metrics.emplace_back("mtp/loss", mean_over(updates, [](const UpdateResult& u) {
+                           return u.further_loss.value_or(0.0);
+                         }));
+  }
   if (!updates.empty()) {
     metrics.emplace_back("learning_rate", updates.back().learning_rate);
   }

@@ -211,6 +211,25 @@ TEST_CASE("an update of routers is refused where adapters freeze them") {
   CHECK_FALSE(load_config({}, {"model.router_aux_loss_coef=-1"}).ok());
 }
 
+TEST_CASE("a layer that predicts a further token is refused where it is not trained") {
+  const std::string coef = "model.mtp_loss_coef=0.1";
+  const auto error = [&](const std::string& word) {
+    return joined(load_config({}, {coef, word}).errors);
+  };
+  CHECK(load_config({}, {coef}).ok());
+  CHECK(load_config({}, {coef, "model.mtp_detach=false"}).ok());
+  CHECK_THAT(error("lora.rank=4"), Contains("model.mtp_loss_coef: is 0.1, but with lora.rank 4"));
+  CHECK_THAT(error("algorithm.task=dpo"), Contains("algorithm.task is dpo"));
+  CHECK_THAT(error("data.image_key=picture"), Contains("data.image_key is set"));
+  for (const char* key : {"pipeline", "tensor"}) {
+    CHECK_THAT(error("parallel." + std::string(key) + "_parallel_size=2"),
+               Contains("the embedding, the last hidden states and the head on one rank"));
+  }
+  CHECK_FALSE(load_config({}, {"model.mtp_loss_coef=-1"}).ok());
+  CHECK_THAT(joined(load_config({}, {"model.mtp_detach=false"}).errors),
+             Contains("model.mtp_detach: is false, but model.mtp_loss_coef is 0"));
+}
+
 TEST_CASE("a vision tower is not trained with adapters, and is not in a pipeline") {
   const auto error = [](std::vector<std::string> words) {
     words.push_back("data.image_key=picture");

@@ -128,7 +128,8 @@ class Files {
     write("experts/config.json", config.dump());
     fs::remove(path("experts") + "/model.safetensors");
   }
-  // Of the same size, with latent attention and routers whose choice has a correction.
+  // Of the same size, with latent attention, routers whose choice has a correction, and a layer
+  // that predicts a further token.
   void write_model_with_corrections() {
     fs::copy(path("experts"), path("corrections"), fs::copy_options::recursive);
     auto config = nlohmann::json::parse(bytes_of(kGoldens / "policy/config.json"));
@@ -150,7 +151,8 @@ class Files {
                    {"n_group", 1},
                    {"topk_group", 1},
                    {"routed_scaling_factor", 1.5},
-                   {"first_k_dense_replace", 1}});
+                   {"first_k_dense_replace", 1},
+                   {"num_nextn_predict_layers", 1}});
     write("corrections/config.json", config.dump());
   }
   static std::string lines(const Words& texts, const std::string& from, const std::string& to) {

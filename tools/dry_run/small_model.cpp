@@ -101,6 +101,7 @@ engine::ModelConfig small_model(const engine::ModelConfig& model,
   engine::ModelConfig small = model;
   if (!model.vision) {  // a multimodal model's config.json keeps its form
     small.on_disk = {};
+    small.on_disk.further = model.on_disk.further;
   }
   const int64_t queries_per_key = model.num_attention_heads / model.num_key_value_heads;
   const bool square = model.hidden_size == model.num_attention_heads * model.head_dim;
