@@ -170,6 +170,16 @@ at::Tensor take_first_logits(AutogradContext& ctx, const ScoresCall& call,
   return first.defined() ? first : call.logits(hidden_cE, head_VE, 0);
 }
 
+// For each entry a word of this rank that may stand for its target: one of its set, if it has any
+// here. The log-sum-exp is taken from it, and would be lost beside the lowered logit of another.
+at::Tensor a_word_of_each(const KeptSets& kept, int64_t n, const at::Tensor& targets_n) {
+  at::Tensor word_n = at::zeros({n}, targets_n.options());
+  if (kept.any()) {
+    word_n.scatter_reduce_(0, kept.entry_m.to(at::kLong), kept.word_m.to(at::kLong), "amax");
+  }
+  return word_n;
+}
+
 struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden_nE,
                                const at::Tensor& head_VE, const at::Tensor& /*head_leaf*/,
@@ -181,7 +191,9 @@ struct TokenScoresFunction : torch::autograd::Function<TokenScoresFunction> {
     const at::Tensor temperature = temperature_n.to(options);
     const PartialScores scores = new_scores(n, /*is_written=*/head_VE.size(0) > 0, options);
     // Targets that another rank has count as one of this rank's: merge_scores() does not read them.
-    const at::Tensor own_targets = call.is_cut ? targets_n.clamp_min(0) : targets_n;
+    const at::Tensor own_targets =
+        call.is_cut ? at::where(targets_n.ge(0), targets_n, a_word_of_each(call.kept, n, targets_n))
+                    : targets_n;
     // The first chunk comes last and its logits stay: the backward begins with them. So one chunk
     // is computed once, and no more logits exist at a time than with all of them computed again.
     at::Tensor first_logits_cV;

@@ -173,7 +173,9 @@ inline void train_live(const rl::Config& config, const std::filesystem::path& ru
                        const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
   rl::TrainingRun run({config, run_dir, config.train.steps}, mesh, comms);
   const auto source =
-      rl::make_live_source(config, run.state().run_id, run_dir, 0, config.train.steps);
+      mesh.rank() == 0
+          ? rl::make_live_source(config, run.state().run_id, run_dir, 0, config.train.steps)
+          : nullptr;
   rl::train_rl(run, source.get());
 }
 
