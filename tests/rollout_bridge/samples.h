@@ -54,6 +54,18 @@ inline RoutedExperts make_routed(std::size_t rows, int32_t id_bytes, uint32_t se
   return routed;
 }
 
+// Gives each token the set of itself and up to three smaller ids; some have none.
+inline void add_kept_sets(Rollout& r) {
+  for (std::size_t i = 0; i < r.completion_ids.size(); ++i) {
+    const auto id = static_cast<int32_t>(r.completion_ids[i]);
+    const int32_t count = i % 3 == 2 ? 0 : std::min<int32_t>(id, static_cast<int32_t>(i % 4)) + 1;
+    r.kept_sets.counts.push_back(count);
+    for (int32_t k = count - 1; k >= 0; --k) {
+      r.kept_sets.ids.push_back(id - k);
+    }
+  }
+}
+
 // A valid rollout of sample `sample` of group `group`, the rest drawn from `seed`.
 inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, uint32_t seed = 1) {
   std::mt19937 rng(seed * 7919U + static_cast<uint32_t>(group) * 31U +
@@ -117,18 +129,6 @@ inline Rollout make_rollout(int64_t group, int32_t sample, int32_t group_size, u
     r.routed_experts = make_routed(r.prompt_ids.size() + length - 1, 2, seed);
   }
   return r;
-}
-
-// Gives each token the set of itself and up to three smaller ids; some have none.
-inline void add_kept_sets(Rollout& r) {
-  for (std::size_t i = 0; i < r.completion_ids.size(); ++i) {
-    const auto id = static_cast<int32_t>(r.completion_ids[i]);
-    const int32_t count = i % 3 == 2 ? 0 : std::min<int32_t>(id, static_cast<int32_t>(i % 4)) + 1;
-    r.kept_sets.counts.push_back(count);
-    for (int32_t k = count - 1; k >= 0; --k) {
-      r.kept_sets.ids.push_back(id - k);
-    }
-  }
 }
 
 // Pixels drawn from `seed`.
