@@ -16,3 +16,4 @@ export VLLM_PYTHON=$PWD/.env/vllm/bin/python
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm --weights engine --steps 20
 .env/oracle/bin/python tests/oracle/server_grpo.py vllm --weights adapter
+.env/oracle/bin/python tests/oracle/vllm_adapters.py
