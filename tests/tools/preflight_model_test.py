@@ -138,8 +138,9 @@ class PreflightModel(PreflightCase):
         random = ("model.init=random",)
         self.accepted(*random)
         self.accepted(*random, "lora.rank=2", "lora.target_modules=q_a_proj,kv_b_proj,o_proj")
+        self.accepted(*random, "lora.rank=2", "lora.target_modules=o_proj,experts.gate_up_proj,experts.down_proj")
         self.refused(*random, "lora.rank=2",
-                     expect=("lora.target_modules", "experts have none", "kv_a_proj_with_mqa"))
+                     expect=("lora.target_modules", "experts have none", "kv_a_proj_with_mqa", "experts.down_proj"))
         self.refused(*random, "lora.rank=2", "lora.target_modules=k_proj", expect=("lora.target_modules", "q_a_proj"))
         self.refused(*random, "sp.async_ulysses=true", "parallel.ulysses_parallel_size=2",
                      expect=("sp.async_ulysses", "latent attention", "deepseek_v3"))
