@@ -218,7 +218,7 @@ TEST_CASE("a layer that predicts a further token is refused where it is not trai
   };
   CHECK(load_config({}, {coef}).ok());
   CHECK(load_config({}, {coef, "model.mtp_detach=false"}).ok());
-  CHECK_THAT(error("lora.rank=4"), Contains("model.mtp_loss_coef: is 0.1, but with lora.rank 4"));
+  CHECK_THAT(error("lora.rank=4"), Contains("model.mtp_loss_coef: is 0.10, but with lora.rank 4"));
   CHECK_THAT(error("algorithm.task=dpo"), Contains("algorithm.task is dpo"));
   CHECK_THAT(error("data.image_key=picture"), Contains("data.image_key is set"));
   for (const char* key : {"pipeline", "tensor"}) {
