@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -385,13 +385,13 @@ const WindowPlan& MicroBatch::plan(int64_t window) const {
   return *found;
 }
 
-PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
-                               int64_t tokens_per_micro_batch, bool shared_prefix,
-                               const WorkRates& work) {
-  common_fields(documents);  // throws if they differ
-  std::vector<int64_t> all(documents.size());
-  std::iota(all.begin(), all.end(), int64_t{0});
-  const PrefixTree tree = tree_of(documents, all, shared_prefix);
+namespace {
+
+// The plan of these documents alone, which are of one kind.
+PackingPlan plan_of_kind(std::span<const Document> documents, const std::vector<int64_t>& chosen,
+                         int64_t dp_size, int64_t tokens_per_micro_batch, bool shared_prefix,
+                         const WorkRates& work) {
+  const PrefixTree tree = tree_of(documents, chosen, shared_prefix);
   FamilyPacking best = pack_families(tree, tokens_per_micro_batch, dp_size, tokens_per_micro_batch);
   // A large family on one data-parallel rank leaves the others idle, so this searches a family size
   // at which all ranks get about as much.
@@ -403,10 +403,45 @@ PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_s
       best = std::move(packing);
     }
   }
+  for (auto& rank : best.plan.micro_batches) {
+    for (auto& members : rank) {
+      std::ranges::transform(members, members.begin(), [&](int64_t place) {
+        return chosen[static_cast<std::size_t>(place)];
+      });
+    }
+  }
   if (best.plan.num_micro_batches() > 1) {
     sort_by_work(best.plan, documents, shared_prefix, work);
   }
   return std::move(best.plan);
+}
+
+}  // namespace
+
+PackingPlan plan_micro_batches(std::span<const Document> documents, int64_t dp_size,
+                               int64_t tokens_per_micro_batch, bool shared_prefix,
+                               const WorkRates& work) {
+  common_fields(documents);  // throws if they differ
+  std::map<int64_t, std::vector<int64_t>> of_kinds;
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    of_kinds[documents[d].kind].push_back(static_cast<int64_t>(d));
+  }
+  if (of_kinds.empty()) {
+    of_kinds[0];
+  }
+  PackingPlan all;
+  for (const auto& [kind, chosen] : of_kinds) {
+    PackingPlan own =
+        plan_of_kind(documents, chosen, dp_size, tokens_per_micro_batch, shared_prefix, work);
+    if (of_kinds.size() > 1 || kind != 0) {
+      all.kinds.insert(all.kinds.end(), static_cast<std::size_t>(own.num_micro_batches()), kind);
+    }
+    all.micro_batches.resize(own.micro_batches.size());
+    for (std::size_t rank = 0; rank < own.micro_batches.size(); ++rank) {
+      std::ranges::move(own.micro_batches[rank], std::back_inserter(all.micro_batches[rank]));
+    }
+  }
+  return all;
 }
 
 std::vector<MicroBatch> collate(std::span<const Document> documents, const PackingPlan& packing,
@@ -431,6 +466,7 @@ std::vector<MicroBatch> collate(std::span<const Document> documents, const Packi
   for (const auto& chosen : packing.micro_batches[mesh.dp_rank()]) {
     batches.push_back(cut(pack(documents, chosen, first_entry_of, options.sequence.shared_prefix),
                           fields, mesh, options));
+    batches.back().kind = packing.kind(batches.size() - 1);
   }
   return batches;
 }

@@ -77,6 +77,7 @@ struct MicroBatch {
   // which the target is two ahead. int64, as source_n and target_n; undefined without the field.
   at::Tensor further_source_m = {};
   at::Tensor further_target_m = {};
+  int64_t kind = 0;  // Document::kind of its documents, the same on every rank
 
   // Throws: std::out_of_range when no plan has this window.
   const WindowPlan& plan(int64_t window) const;
@@ -114,8 +115,9 @@ struct CollatorOptions {
 
 // Assignment of documents to micro-batches and data-parallel ranks. Documents that share a prefix
 // stay together as far as the token budget and an equal part for each data-parallel rank allow.
-// Ranks compare the plan's hash before a step. The micro-batches of each data-parallel rank come in
-// the order of their work, the most first: the ranks then have much work at the same time, the
+// Ranks compare the plan's hash before a step. Kinds of documents come one after another; of each
+// kind the micro-batches of a data-parallel rank come
+// in the order of their work, the most first: the ranks then have much work at the same time, the
 // stages of a pipeline wait less for each other, and the first micro-batch shows the memory's peak.
 // Throws: std::invalid_argument, the same on every rank, when documents have other fields, or
 // dp_size or tokens_per_micro_batch is below 1. Thread safety: pure.

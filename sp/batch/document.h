@@ -63,6 +63,8 @@ struct Document {
   std::vector<TokenField> fields = {};
   // All that kImageField names, in any order; more do no harm.
   std::vector<DocumentImage> images = {};
+  // Documents of different kinds share no micro-batch: what a pass does may differ by kind.
+  int64_t kind = 0;
 };
 
 }  // namespace ringside::sp

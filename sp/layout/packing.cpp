@@ -46,6 +46,9 @@ uint64_t PackingPlan::hash() const {
                     [&](int64_t document) { hash.add(document); });
     }
   }
+  for (const int64_t kind : kinds) {
+    hash.add(kind);
+  }
   return hash.value();
 }
 

@@ -12,12 +12,16 @@ namespace ringside::sp {
 // rank has the same number of micro-batches; some may be empty.
 struct PackingPlan {
   std::vector<std::vector<std::vector<int64_t>>> micro_batches;
+  // Of the documents of micro-batch m, the same on every dp rank; empty: 0.
+  std::vector<int64_t> kinds = {};
+
+  int64_t kind(std::size_t m) const { return kinds.empty() ? 0 : kinds.at(m); }
 
   int64_t num_micro_batches() const {
     return micro_batches.empty() ? 0 : static_cast<int64_t>(micro_batches.front().size());
   }
 
-  // FNV-1a over all indices and shapes. Equal plans have equal hashes.
+  // FNV-1a over all indices, shapes and kinds. Equal plans have equal hashes.
   uint64_t hash() const;
 };
 

@@ -2,6 +2,7 @@
 // different permutations, and ranks that disagree about the plan without noticing.
 #include "sp/batch/collator.h"
 
+#include <algorithm>
 #include <random>
 
 #include "sp/batch/prefix_tree.h"
@@ -227,6 +228,33 @@ TEST_CASE("families keep to their budget and hold every document once") {
   }
   CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
   CHECK(sp::cut_into_families(tree, 5).size() == 12);
+}
+
+TEST_CASE("documents of different kinds share no micro-batch, on any data-parallel rank") {
+  auto documents = make_documents({5, 9, 3, 7, 2, 6, 8, 4});
+  const uint64_t of_one_kind = sp::plan_micro_batches(documents, 2, 20, true).hash();
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    documents[d].kind = d % 3 == 0 ? 4 : 1;
+  }
+  const sp::PackingPlan plan = sp::plan_micro_batches(documents, 2, 20, true);
+  CHECK(plan.hash() != of_one_kind);
+  REQUIRE(std::ssize(plan.kinds) == plan.num_micro_batches());
+  std::vector<int64_t> found;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    for (std::size_t m = 0; m < plan.kinds.size(); ++m) {
+      for (const int64_t d : plan.micro_batches[rank][m]) {
+        CHECK(documents[d].kind == plan.kind(m));
+        found.push_back(d);
+      }
+    }
+    const auto batches =
+        sp::collate(documents, plan, sp::Mesh({2, 1, 1}, rank), {{4, 2, 8}, 20, {}});
+    for (std::size_t m = 0; m < batches.size(); ++m) {
+      CHECK(batches[m].kind == plan.kinds[m]);
+    }
+  }
+  std::ranges::sort(found);
+  CHECK(found == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
 TEST_CASE("one group on two data-parallel ranks is divided, not left to one of them") {
