@@ -1,14 +1,42 @@
-// What a configuration's teacher takes part in. Torch-free.
+// Teachers of a configuration, and what they take part in. Torch-free.
 // Thread safety: pure functions.
 #pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
 
 #include "rl/config/config.h"
 
 namespace ringside::rl {
 
+// A teacher, and whose completions it judges.
+struct TeacherEntry {
+  std::string source;  // data.source_key of the records; empty: all of them
+  std::string place;   // the directory of a model, or a server's address
+
+  // Whether it is the address of a server: http:// or https://.
+  bool is_server() const;
+};
+
+// The teachers of algorithm.distillation.teacher, or of teachers in their order; without either
+// none.
+// Throws: std::invalid_argument for a text that is not "SOURCE=PLACE, SOURCE=PLACE", and for a
+// source that is there twice.
+std::vector<TeacherEntry> teachers_of(const DistillationConfig& config);
+
+// The texts of the two keys with absolute paths of models.
+// Throws: as absolute_path(); the second as teachers_of() too.
+std::string absolute_teacher(const std::string& text, const std::filesystem::path& folder);
+std::string absolute_teachers(const std::string& text, const std::filesystem::path& folder);
+
+// Whether a teacher answers over HTTP.
+// Throws: as teachers_of().
+bool has_server_teacher(const DistillationConfig& config);
+
 // Whether the policy is distilled from a teacher.
 inline bool has_teacher(const AlgorithmConfig& config) {
-  return !config.distillation.teacher.empty();
+  return !config.distillation.teacher.empty() || !config.distillation.teachers.empty();
 }
 
 // Whether the teacher's log-probs of the sampled tokens are part of their advantages.

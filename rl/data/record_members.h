@@ -1,12 +1,15 @@
 // Members of a record by key, and what a failure to use a record says. Torch-free.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "engine/json/json_text.h"
 #include "rl/config/config.h"
+#include "rl/config/record_choices.h"
 #include "rl/data/chat_format.h"
 
 namespace ringside::rl {
@@ -25,6 +28,10 @@ const nlohmann::ordered_json& member(const nlohmann::ordered_json& record, const
 // Throws: std::runtime_error as above, and for a member of another type.
 std::string text_member(const nlohmann::ordered_json& record, const std::string& key,
                         const std::string& meaning);
+
+// The kind of a record, by the words that it has for these choices; 0 without choices.
+// Throws: std::runtime_error when it has no word for one, or another word.
+int64_t record_kind(const nlohmann::ordered_json& record, std::span<const RecordChoice> choices);
 
 // The conversation of a record whose messages are `list`.
 // Throws: std::invalid_argument or std::runtime_error for a list that is no conversation, and where

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "engine/json/json_text.h"
+#include "rl/data/json_lines.h"
+#include "rl/data/record_members.h"
 #include "rollout_bridge/base/base64.h"
 
 namespace ringside::rl {
@@ -280,6 +282,19 @@ std::vector<bridge::Rollout> read_rollout_file(
     throw std::runtime_error(path.string() + " holds no rollout");
   }
   return rollouts;
+}
+
+std::vector<int64_t> recorded_kinds(const std::filesystem::path& path, const Config& config) {
+  const auto choices = record_choices(config);
+  std::vector<int64_t> kinds;
+  LineIndex lines(path);
+  for (int64_t i = 0; i < lines.size(); i += config.rollout.group_size) {
+    const std::string place = path.string() + ":" + std::to_string(lines.line_number(i));
+    use_record(place, [&] {
+      kinds.push_back(record_kind(nlohmann::ordered_json::parse(lines.line(i)), choices));
+    });
+  }
+  return kinds;
 }
 
 }  // namespace ringside::rl

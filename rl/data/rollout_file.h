@@ -18,6 +18,7 @@
 #include <functional>
 #include <vector>
 
+#include "rl/config/config.h"
 #include "rollout_bridge/protocol/schema.h"
 
 namespace ringside::rl {
@@ -30,5 +31,10 @@ namespace ringside::rl {
 std::vector<bridge::Rollout> read_rollout_file(
     const std::filesystem::path& path, int64_t group_size,
     const std::function<bridge::Status(const bridge::Rollout&)>& admit = {});
+
+// record_kind() of each group of such a file, whose lines have the words of record_choices() as
+// records have them: the first line of each group counts.
+// Throws: std::runtime_error naming file and line, for a line that record_kind() refuses.
+std::vector<int64_t> recorded_kinds(const std::filesystem::path& path, const Config& config);
 
 }  // namespace ringside::rl

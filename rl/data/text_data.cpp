@@ -129,6 +129,9 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
   ChatFormat chat(config);
   const bool with_columns = reads_columns(config.rollout.reward);
   const std::vector<std::string> adapters = adapter_names(config.lora);
+  // Of what is trained on alone: held-out prompts choose nothing.
+  const auto choices =
+      files == config.data.train ? record_choices(config) : std::vector<RecordChoice>{};
   PromptFile data;
   data.parts = records.parts();
   for (int64_t i = 0; i < records.size(); ++i) {
@@ -146,6 +149,7 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
         prompt.images = std::move(images);
         prompt.adapter = adapter_of(record, adapters, config.data);
         prompt.record = i;
+        prompt.kind = record_kind(record, choices);
         prompt.id = record.contains("id") ? text_of(record.at("id")) : records.id(i);
         prompt.columns = with_columns ? other_columns(record, config.data) : "";
         prompt.place = place;

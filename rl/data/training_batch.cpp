@@ -41,10 +41,11 @@ std::vector<int64_t> ids_of(const bridge::Rollout& rollout, const bridge::Branch
 }
 
 sp::Document make_document(const bridge::Rollout& rollout, const bridge::BranchPath& path,
-                           const std::vector<bool>& mask, int64_t index,
+                           const std::vector<bool>& mask, int64_t index, int64_t kind,
                            const TokenRoutes& routes) {
   const bridge::TokenRange own = path.own();
   sp::Document document;
+  document.kind = kind;
   document.ids = ids_of(rollout, path);
   if (routes.any()) {
     document.fields.push_back(routes.field(rollout, path));
@@ -131,7 +132,8 @@ void set_weights(StepColumns& columns, sp::Range part, const std::vector<bool>& 
 // documents_of: appends how many each rollout is.
 MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
                           const std::vector<std::vector<bool>>& masks, const StepColumns& columns,
-                          const TokenRoutes& routes, const StepImages* images, sp::Range part,
+                          const TokenRoutes& routes, const StepImages* images,
+                          std::span<const int64_t> kinds, sp::Range part,
                           std::vector<int64_t>& documents_of) {
   MiniBatch batch;
   batch.first_token = columns.begin[part.begin];
@@ -141,7 +143,8 @@ MiniBatch make_mini_batch(std::span<const bridge::Rollout> rollouts,
     documents_of.push_back(static_cast<int64_t>(paths.size()));
     for (const bridge::BranchPath& path : paths) {
       const auto index = static_cast<int64_t>(batch.documents.size());
-      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, routes));
+      const int64_t kind = kinds.empty() ? 0 : kinds[r];
+      batch.documents.push_back(make_document(rollouts[r], path, masks[r], index, kind, routes));
       if (images != nullptr) {
         const auto of_prompt = images->of_rollout.empty() ? std::span<const PlacedImage>()
                                                           : std::span(images->of_rollout[r]);
@@ -240,7 +243,12 @@ StepColumns arranged_columns(const StepColumns& columns, std::span<const int64_t
 }  // namespace
 
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
-                          const StepImages& images, std::span<const bridge::Rollout> greedy) {
+                          const StepImages& images, std::span<const bridge::Rollout> greedy,
+                          std::span<const int64_t> kinds) {
+  if (!kinds.empty() && kinds.size() != rollouts.size()) {
+    throw std::invalid_argument("kinds of " + std::to_string(kinds.size()) +
+                                " rollouts in a step of " + std::to_string(rollouts.size()));
+  }
   if (images.any() && images.of_rollout.size() != rollouts.size()) {
     throw std::invalid_argument("images of " + std::to_string(images.of_rollout.size()) +
                                 " rollouts in a step of " + std::to_string(rollouts.size()));
@@ -267,7 +275,7 @@ StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Confi
         sp::even_part(static_cast<int64_t>(rollouts.size()), num_mini_batches, b);
     set_weights(batch.columns, part, trained, config);
     batch.mini_batches.push_back(make_mini_batch(rollouts, masks, batch.columns, routes,
-                                                 have_images ? &images : nullptr, part,
+                                                 have_images ? &images : nullptr, kinds, part,
                                                  batch.documents_of));
   }
   batch.trained = trained;

@@ -47,12 +47,14 @@ struct StepBatch {
 // its conversation, all documents have the fields of add_image_fields(). The rollouts keep the
 // rules of check_recorded() (rl/rollouts/rollout_admission.h), which every source of rollouts
 // applies. Throws: std::invalid_argument naming the rollout, for branches that do not fit, a kept
-// set that is not there, or routes unlike those of the other rollouts; when `images` is of other
-// rollouts; as add_image_fields and document_images. greedy: the greedy rollout of each group, for
-// estimator remax; a group whose greedy rollout failed has no baseline and is not trained on.
+// set that is not there, or routes unlike those of the other rollouts; when `images` or `kinds` are
+// of other rollouts; as add_image_fields and document_images. greedy: the greedy rollout of each
+// group, for estimator remax; a group whose greedy rollout failed has no baseline and is not
+// trained on. kinds: of the rollouts' records, which their documents get; empty: 0.
 StepBatch make_step_batch(std::span<const bridge::Rollout> rollouts, const Config& config,
                           const StepImages& images = {},
-                          std::span<const bridge::Rollout> greedy = {});
+                          std::span<const bridge::Rollout> greedy = {},
+                          std::span<const int64_t> kinds = {});
 
 // The same step with other samples in its mini-batches: sample i of the result is sample order[i]
 // of `batch`, columns and all, and weights hold for its own num_mini_batches mini-batches. A sample

@@ -38,6 +38,7 @@ GrantedAnswers::GrantedAnswers(const Config& config, const PromptSet& prompts)
     : order_(prompts.parts, config) {
   for (const Prompt& prompt : prompts.prompts) {
     answers_.push_back(prompt.answer);
+    kinds_.push_back(prompt.kind);
   }
 }
 

@@ -36,7 +36,7 @@ class GrantedPrompts {
   std::map<int64_t, std::vector<int64_t>> ids_;
 };
 
-// The reference answers of the same groups.
+// The reference answers of the same groups, and the kinds of their records.
 // Thread safety: none.
 class GrantedAnswers {
  public:
@@ -45,9 +45,12 @@ class GrantedAnswers {
 
   // Empty if the record has none. group_id: at least 0.
   const std::string& of(int64_t group_id) { return answers_[order_.at(group_id)]; }
+  // Prompt::kind. group_id: at least 0.
+  int64_t kind(int64_t group_id) { return kinds_[order_.at(group_id)]; }
 
  private:
   std::vector<std::string> answers_;  // by prompt
+  std::vector<int64_t> kinds_;        // by prompt
   GroupPrompts order_;
 };
 

@@ -13,6 +13,7 @@
 #include "engine/device/side_stream.h"
 #include "rl/config/environment_choice.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/record_choices.h"
 #include "rl/config/task.h"
 #include "rl/data/curriculum.h"
 #include "rl/data/held_out_prompts.h"
@@ -159,6 +160,17 @@ void require_adapters(const Config& config, const KnownPrompts& known) {
                              config.data.train +
                              ", which name their adapters; expected that file and tokenizer.json "
                              "of model.path on the trainer's machine too");
+  }
+}
+
+// Throws: std::runtime_error when records choose something and are not known here.
+void check_records_known(const Config& config, const KnownPrompts& known) {
+  if (const auto choices = record_choices(config); !choices.empty() && !known.answers) {
+    throw std::runtime_error(choices.front().asked_by +
+                             " is set, but the trainer cannot read the records of data.train " +
+                             config.data.train +
+                             "; expected that file and tokenizer.json of model.path on the "
+                             "trainer's machine too");
   }
 }
 
@@ -318,6 +330,10 @@ class LiveSource final : public RolloutSource {
 
   int64_t adapter(int64_t group_id) override {
     return adapters_ && group_id >= 0 ? adapters_->of(group_id) : -1;
+  }
+
+  int64_t kind_of_group(int64_t group_id) override {
+    return answers_ && group_id >= 0 ? answers_->kind(group_id) : 0;
   }
 
   void observe(int64_t step, std::span<const bridge::Rollout> rollouts) override {
@@ -522,6 +538,7 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
   KnownPrompts known = set_admission(options, config);
   require_adapters(config, known);
+  check_records_known(config, known);
   const auto curriculum =
       make_curriculum(config, known.parts, curriculum_state, restored_version + 1);
   options.newest_of_term = record_start(directory, options.trainer_term, restored_version);

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rl/config/record_choices.h"
 #include "rl/publish/prime_rl_broadcast.h"
 #include "rl/report/event_log.h"
 #include "rl/report/log.h"
@@ -49,7 +50,13 @@ class PrimeRlSource final : public RolloutSource {
         config_(config),
         model_(model_bounds(load_model_config(config, config.model.path))),
         least_samples_(config.train.num_mini_batches),
-        heard_(steady_clock::now()) {}
+        heard_(steady_clock::now()) {
+    if (const auto choices = record_choices(config); !choices.empty()) {
+      throw std::runtime_error(choices.front().asked_by +
+                               " is set, but batches of prime-rl do not say which record a rollout "
+                               "is of; expected workers of this run, or recorded rollouts");
+    }
+  }
 
   engine::WeightSink weight_sink(int64_t version, int64_t next_step) override {
     version_ = version;

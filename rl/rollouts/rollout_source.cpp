@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "rl/config/record_choices.h"
 #include "rl/config/task.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rollouts/rollout_admission.h"
@@ -27,6 +28,8 @@ class FileSource final : public RolloutSource {
                 const bridge::Rollout& rollout) {
               return check_recorded(rollout, config, model);
             }))),
+        kinds_(record_choices(config).empty() ? std::vector<int64_t>{}
+                                              : recorded_kinds(path, config)),
         per_step_(config.rollout.prompts_per_step * sampled_group_size(config)) {}
 
   engine::WeightSink weight_sink(int64_t, int64_t) override { return {}; }
@@ -42,6 +45,10 @@ class FileSource final : public RolloutSource {
     return chosen;
   }
 
+  int64_t kind_of_group(int64_t group_id) override {
+    return kinds_.empty() ? 0 : kinds_.at(static_cast<std::size_t>(group_id));
+  }
+
   SourceCounters counters() const override {
     SourceCounters counters;
     counters.accepted = accepted_;
@@ -50,6 +57,7 @@ class FileSource final : public RolloutSource {
 
  private:
   std::vector<bridge::FlatRollout> rollouts_;
+  std::vector<int64_t> kinds_;  // by group; empty: records choose nothing
   int64_t per_step_;
   int64_t accepted_ = 0;
 };
@@ -110,6 +118,15 @@ void read(std::span<const bridge::FlatRollout> messages, int64_t step, NextRollo
   std::ranges::move(batch.value().images, std::back_inserter(next.images));
 }
 
+// Of each rollout; zeros without a source, on the ranks that get them from rank 0.
+std::vector<int64_t> kinds_of(std::span<const bridge::Rollout> rollouts, RolloutSource* source) {
+  std::vector<int64_t> kinds;
+  for (const bridge::Rollout& rollout : rollouts) {
+    kinds.push_back(source == nullptr ? 0 : source->kind_of_group(rollout.group_id));
+  }
+  return kinds;
+}
+
 // What the parts of rank 0 hold, on every rank. count: of the parts, which rank 0 alone has.
 NextRollouts broadcast_parts(std::vector<std::vector<uint8_t>> parts, int64_t count, int64_t step,
                              sp::Communicator& world) {
@@ -160,6 +177,7 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
     if (messages && world.size() == 1) {
       NextRollouts next;
       read(*messages, step, next);
+      next.kinds = kinds_of(next.rollouts, source);
       return next;
     }
     std::vector<std::vector<uint8_t>> parts;
@@ -170,10 +188,15 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
         at::tensor({static_cast<int64_t>(parts.size()), int64_t{stop_signal()}}, at::kLong);
     world.all_reduce_max(state, "rollouts");
     if (const int signal = state[1].item<int>(); signal != 0) {
-      return {{}, {}, signal};
+      return {{}, {}, {}, signal};
     }
     if (const auto count = state[0].item<int64_t>(); count > 0) {
-      return broadcast_parts(std::move(parts), count, step, world);
+      NextRollouts next = broadcast_parts(std::move(parts), count, step, world);
+      at::Tensor kinds = at::tensor(kinds_of(next.rollouts, source), at::kLong);
+      world.broadcast(kinds, 0, "rollouts");
+      const auto* first = kinds.const_data_ptr<int64_t>();
+      next.kinds.assign(first, first + kinds.numel());
+      return next;
     }
   }
 }

@@ -55,6 +55,9 @@ class RolloutSource {
   // The number of the group's adapter in lora.adapters; -1 if the source knows none.
   virtual int64_t adapter(int64_t group_id) { return -1; }
 
+  // record_kind() of the record that the group's prompt is of; 0 where records choose nothing.
+  virtual int64_t kind_of_group(int64_t group_id) { return 0; }
+
   // Whether evaluate() works: the source has workers that make samples of held-out prompts.
   virtual bool has_evaluation() const { return false; }
   // Completions of held-out prompts by the workers, under the weights published last.
@@ -82,7 +85,7 @@ class RolloutSource {
 // Reads a recorded file step by step and repeats it at its end. Ignores weights. It cannot sample
 // other prompts: dynamic_sampling = refill behaves like drop.
 // Throws: std::runtime_error naming file and line when the file is unusable (see read_rollout_file)
-// or a rollout breaks a rule of check_recorded().
+// or a rollout breaks a rule of check_recorded(); as recorded_kinds() where records choose.
 // Blocks: until the file is read.
 std::unique_ptr<RolloutSource> make_file_source(const std::filesystem::path& path,
                                                 const Config& config);
@@ -93,6 +96,7 @@ std::vector<bridge::FlatRollout> flatten_rollouts(std::span<const bridge::Rollou
 struct NextRollouts {
   std::vector<bridge::Rollout> rollouts;
   std::vector<bridge::Image> images;  // of their conversations, each once
+  std::vector<int64_t> kinds = {};    // of the rollouts, as kind_of_group() says
   int stop_signal = 0;                // not 0: a rank was asked to stop, and there are no rollouts
 };
 

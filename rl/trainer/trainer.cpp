@@ -187,9 +187,21 @@ StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBa
   }
 }
 
+// Of the rollouts that are not greedy, in order.
+std::vector<int64_t> kinds_of_trained(const NextRollouts& next, const Config& config) {
+  std::vector<int64_t> kinds;
+  for (std::size_t i = 0; i < next.rollouts.size(); ++i) {
+    if (!is_greedy(next.rollouts[i], config)) {
+      kinds.push_back(next.kinds.at(i));
+    }
+  }
+  return kinds;
+}
+
 // Trains one of the run's policies on its rollouts of the step.
 PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
-                        TrainedAndGreedy rollouts, RolloutSource* source, StageTimes& times) {
+                        TrainedAndGreedy rollouts, std::span<const int64_t> kinds,
+                        RolloutSource* source, StageTimes& times) {
   Learner& learner = *parts.learners[index];
   RunPolicy& policy = run.policies()[index];
   PolicyStep step{policy.name, std::move(rollouts.trained), {}, {}, {}};
@@ -217,7 +229,8 @@ PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
 // The same of every policy that has rollouts in the step, one after another on all ranks; one
 // without any stays as it is.
 std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSource* source,
-                                       TrainedAndGreedy rollouts, StageTimes& times) {
+                                       TrainedAndGreedy rollouts, std::span<const int64_t> kinds,
+                                       StageTimes& times) {
   const std::size_t policies = run.policies().size();
   const std::size_t group =
       rollouts.greedy.empty() ? 0 : rollouts.trained.size() / rollouts.greedy.size();
@@ -235,8 +248,10 @@ std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSo
   std::vector<PolicyStep> steps;
   for (std::size_t i = 0; i < policies; ++i) {
     if (!trained[i].empty()) {
+      // Several adapters have no teachers that records choose.
       steps.push_back(train_policy(run, parts, i, {std::move(trained[i]), std::move(greedy[i])},
-                                   source, times));
+                                   policies == 1 ? kinds : std::span<const int64_t>(), source,
+                                   times));
     }
   }
   return steps;
@@ -368,11 +383,12 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       run.agree_to_stop(next.stop_signal);
       break;
     }
+    const std::vector<int64_t> kinds = kinds_of_trained(next, config);
     TrainedAndGreedy rollouts = without_greedy(std::move(next.rollouts), config);
     observe(run, source, rollouts.trained);
     parts.hold_images(next);
     const std::vector<PolicyStep> steps =
-        train_policies(run, parts, source, std::move(rollouts), times);
+        train_policies(run, parts, source, std::move(rollouts), kinds, times);
     const PolicyStep joined = steps.size() > 1 ? joined_step(steps) : PolicyStep();
     const PolicyStep& step = steps.size() > 1 ? joined : steps.front();
     Metrics metrics = step_metrics(steps, step, run);

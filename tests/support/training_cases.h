@@ -172,10 +172,9 @@ inline void train(const rl::Config& config, const std::filesystem::path& rollout
 inline void train_live(const rl::Config& config, const std::filesystem::path& run_dir,
                        const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
   rl::TrainingRun run({config, run_dir, config.train.steps}, mesh, comms);
-  const auto source =
-      mesh.rank() == 0
-          ? rl::make_live_source(config, run.state().run_id, run_dir, 0, config.train.steps)
-          : nullptr;
+  const auto source = mesh.rank() == 0 ? rl::make_live_source(config, run.state().run_id, run_dir,
+                                                              0, config.train.steps)
+                                       : nullptr;
   rl::train_rl(run, source.get());
 }
 

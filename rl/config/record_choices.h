@@ -1,0 +1,35 @@
+// Members of a data record that choose something for the samples of its prompt: the source of a
+// record chooses its teacher. Torch-free.
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rl/config/config.h"
+
+namespace ringside::rl {
+
+// A member of each record of data.train, and the words that it may be.
+struct RecordChoice {
+  std::string key;                 // of the configuration: "data.source_key"
+  std::string member;              // its value
+  std::string asked_by;            // the key whose value needs it
+  std::vector<std::string> words;  // at least one
+};
+
+// What the records of a run choose; empty: nothing. The words that a record has, counted together,
+// are its kind, one number from 0: the last choice's word counts 1.
+// Throws: as teachers_of().
+std::vector<RecordChoice> record_choices(const Config& config);
+
+// The place of a choice's word among its words, of a record of this kind.
+int64_t chosen_word(int64_t kind, std::span<const RecordChoice> choices, std::size_t choice);
+
+// The place of the teacher among teachers_of(), for samples of this kind.
+// Throws: as teachers_of().
+int64_t teacher_of_kind(int64_t kind, const Config& config);
+
+}  // namespace ringside::rl
