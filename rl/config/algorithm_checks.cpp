@@ -325,7 +325,37 @@ void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   }
 }
 
+// What a server does not say of its model.
+void check_server_teacher(const Config& c, std::vector<Mistake>& mistakes) {
+  const DistillationConfig& distillation = c.algorithm.distillation;
+  if (!has_server_teacher(distillation)) {
+    return;
+  }
+  if (distillation.over == DistillationOver::kVocabulary) {
+    mistakes.push_back({"algorithm.distillation.over",
+                        "is vocabulary, but a teacher is on a server, which sends log-probs of "
+                        "some tokens alone; expected sampled_token or top_k"});
+  }
+  if (c.rollout.temperature != 1.0) {
+    mistakes.push_back({"rollout.temperature",
+                        "is " + text_of(c.rollout.temperature) +
+                            ", but a teacher is on a server, whose log-probs are at temperature 1; "
+                            "expected 1"});
+  }
+  if (!c.data.image_key.empty()) {
+    mistakes.push_back({"data.image_key", "is " + c.data.image_key +
+                                              ", but a teacher is on a server, which gets token "
+                                              "ids alone; expected \"\""});
+  }
+}
+
 void check_distillation(const Config& c, std::vector<Mistake>& mistakes) {
+  const DistillationConfig& distillation = c.algorithm.distillation;
+  if (!distillation.teacher.empty() && !distillation.teachers.empty()) {
+    mistakes.push_back({"algorithm.distillation.teachers",
+                        "is set, and so is algorithm.distillation.teacher; expected one of them"});
+  }
+  check_server_teacher(c, mistakes);
   if (learns_from_teacher_alone(c) && c.algorithm.dynamic_sampling != DynamicSampling::kNone) {
     mistakes.push_back({"algorithm.dynamic_sampling",
                         "is " + word(c.algorithm.dynamic_sampling) +

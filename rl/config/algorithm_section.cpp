@@ -4,6 +4,7 @@
 #include "rl/config/presets.h"
 #include "rl/config/rejections.h"
 #include "rl/config/sections.h"
+#include "rl/config/teacher.h"
 
 namespace ringside::rl {
 namespace {
@@ -206,7 +207,22 @@ void add_distillation(FieldList& fields, DistillationConfig& distillation) {
   fields.path(
       "algorithm.distillation.teacher", distillation.teacher,
       "directory of a model with the same vocabulary, of any size and architecture, that the "
-      "policy learns to be like on its own samples; \"\" = none");
+      "policy learns to be like on its own samples; or the address of a server with OpenAI's API "
+      "and prompt_logprobs (vLLM): http://host:port; \"\" = none",
+      absolute_teacher);
+  fields.path("algorithm.distillation.teachers", distillation.teachers,
+              "in place of teacher several by the record's data.source_key: \"math=PATH, "
+              "code=http://host:port\"; each judges the completions of its own source",
+              absolute_teachers);
+  fields.text("algorithm.distillation.server_model", distillation.server_model,
+              "servers: name of the model that they are asked for; \"\" = their first");
+  fields.path("algorithm.distillation.server_api_key_file", distillation.server_api_key_file,
+              "servers: file with their key; \"\" = none");
+  fields.integer("algorithm.distillation.server_concurrency", distillation.server_concurrency,
+                 between(1, 4096), "servers: requests at a time");
+  fields.real("algorithm.distillation.server_timeout_s", distillation.server_timeout_s,
+              NumberRange{.low = 0, .high = 1e6, .above = true},
+              "servers: seconds until a completion must be judged, with all tries");
   fields.real("algorithm.distillation.coef", distillation.coef, above(0),
               "weight of it beside the rewards. Without rewards: rollout.reward none, or "
               "algorithm.reward.scale 0, which still shows them");
@@ -332,6 +348,9 @@ void add_algorithm_section(FieldList& fields, AlgorithmConfig& algorithm) {
   fields.often_set("algorithm.advantage", {"estimator", "std"});
   fields.often_set("algorithm.correction", {"mode"});
   fields.often_set("algorithm.distillation", {"teacher"});
+  for (const char* of_server : {"api_key_file", "concurrency", "timeout_s"}) {
+    fields.may_change_on_resume(std::string("algorithm.distillation.server_") + of_server);
+  }
   fields.often_set("algorithm.preference", {"beta"});
 }
 

@@ -68,6 +68,9 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.answer_after", data.answer_after,
               "the answer is what follows the last occurrence of this text in its field: \"####\" "
               "(GSM8K); \"\" = the whole field");
+  fields.text("data.source_key", data.source_key,
+              "field that names a record's source, which chooses its teacher with "
+              "algorithm.distillation.teachers");
   fields.text(
       "data.image_key", data.image_key,
       "field that holds a prompt's images: paths below the file's folder, data URIs, or in "

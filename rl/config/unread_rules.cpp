@@ -223,6 +223,13 @@ constexpr std::array kOfAlgorithms = {
                kNoCritic},
     UnreadRule{"algorithm.distillation.", "algorithm.distillation.teacher", distils,
                "algorithm.distillation.teacher is not set: nothing is distilled; or a teacher"},
+    UnreadRule{"algorithm.distillation.server_", "algorithm.distillation.teacher",
+               [](const Config& c) { return has_server_teacher(c.algorithm.distillation); },
+               "no teacher is on a server; or the address of one (http://host:port) as teacher"},
+    UnreadRule{"data.source_key", "algorithm.distillation.teachers",
+               [](const Config& c) { return !c.algorithm.distillation.teachers.empty(); },
+               "algorithm.distillation.teachers is not set: nothing depends on the source; or "
+               "several teachers"},
     UnreadRule{
         "algorithm.distillation.divergence", "algorithm.distillation.over", distils_by_loss,
         "over sampled_token is the reverse KL of the samples; or algorithm.distillation.over "

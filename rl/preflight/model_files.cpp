@@ -1,6 +1,8 @@
 #include "rl/preflight/model_files.h"
 
+#include <chrono>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "engine/io/adapter_directory.h"
@@ -15,6 +17,7 @@
 #include "rl/sampling/prompt_scorer.h"
 #include "rl/setup/model_setup.h"
 #include "rl/setup/sharding.h"
+#include "rl/step/teacher_server.h"
 
 namespace ringside::rl {
 namespace {
@@ -304,12 +307,11 @@ void check_no_teacher(const Config& config, PreflightReport& report) {
 }
 
 // Whether token ids mean the same to both.
-void check_same_vocabulary(const engine::Tokenizer& policy, const std::string& teacher,
-                           PreflightReport& report) {
-  constexpr const char* kKey = "algorithm.distillation.teacher";
+void check_same_vocabulary(const engine::Tokenizer& policy, const std::string& key,
+                           const std::string& teacher, PreflightReport& report) {
   const fs::path file = fs::path(teacher) / "tokenizer.json";
   if (!fs::exists(file)) {
-    report.notes.push_back(std::string(kKey) + ": " + teacher +
+    report.notes.push_back(key + ": " + teacher +
                            " has no tokenizer.json; its vocabulary is taken for the policy's");
     return;
   }
@@ -318,50 +320,77 @@ void check_same_vocabulary(const engine::Tokenizer& policy, const std::string& t
     for (int64_t id = 0; id < policy.id_bound(); ++id) {
       const std::vector<int64_t> one{id};
       if (policy.decode(one, false) != other.decode(one, false)) {
-        report.mistakes.push_back({kKey, "is " + teacher + ", whose token " + std::to_string(id) +
-                                             " is \"" + other.decode(one, false) +
-                                             "\", the policy's is \"" + policy.decode(one, false) +
-                                             "\"; expected a teacher with the same vocabulary"});
+        report.mistakes.push_back({key, "is " + teacher + ", whose token " + std::to_string(id) +
+                                            " is \"" + other.decode(one, false) +
+                                            "\", the policy's is \"" + policy.decode(one, false) +
+                                            "\"; expected a teacher with the same vocabulary"});
         return;
       }
     }
   } catch (const std::exception& error) {
-    report.mistakes.push_back({kKey, error.what()});
+    report.mistakes.push_back({key, error.what()});
   }
 }
 
-void check_teacher(const Config& config, const ModelFiles& files, PreflightReport& report) {
-  constexpr const char* kKey = "algorithm.distillation.teacher";
-  const DistillationConfig& distillation = config.algorithm.distillation;
-  if (config.algorithm.task != Task::kRl || distillation.teacher.empty()) {
-    check_no_teacher(config, report);
-    return;
-  }
-  const auto model = read_model(config, kKey, distillation.teacher, report);
+// A teacher in a directory.
+void check_teacher_model(const Config& config, const std::string& key, const std::string& path,
+                         const ModelFiles& files, PreflightReport& report) {
+  const auto model = read_model(config, key, path, report);
   if (!model) {
     return;
   }
-  if (config.model.init == ModelInit::kPretrained || distillation.teacher != config.model.path) {
-    check_weights(kKey, distillation.teacher, *model, /*of_rewards=*/false, report);
+  if (config.model.init == ModelInit::kPretrained || path != config.model.path) {
+    check_weights(key, path, *model, /*of_rewards=*/false, report);
   }
-  check_heads(config, kKey, *model, report);
-  if (!files.model) {
+  check_heads(config, key, *model, report);
+  if (files.model && model->vocab_size < files.model->vocab_size) {
+    report.mistakes.push_back({key, path + "/config.json: vocab_size is " +
+                                        std::to_string(model->vocab_size) + ", the policy's is " +
+                                        std::to_string(files.model->vocab_size) +
+                                        "; expected at least that"});
+  }
+  if (files.model && files.tokenizer) {
+    check_same_vocabulary(*files.tokenizer, key, path, report);
+  }
+}
+
+// A teacher on a server. One that does not answer yet is no mistake: a run may wait for it.
+void check_teacher_server(const Config& config, const std::string& key, const std::string& url,
+                          PreflightReport& report) {
+  constexpr std::chrono::seconds kPatience{5};
+  try {
+    const TeacherServer server(config.algorithm.distillation, url, /*words=*/1);
+    if (const std::string problem = server.problem(kPatience); !problem.empty()) {
+      report.notes.push_back("WARNING: the server of " + key + " does not answer: " + problem +
+                             "; a run waits for it for algorithm.distillation.server_timeout_s");
+    }
+  } catch (const std::invalid_argument& error) {
+    report.mistakes.push_back({key, error.what()});
+  }
+}
+
+void check_teachers(const Config& config, const ModelFiles& files, PreflightReport& report) {
+  const DistillationConfig& distillation = config.algorithm.distillation;
+  if (config.algorithm.task != Task::kRl || !has_teacher(config.algorithm)) {
+    check_no_teacher(config, report);
     return;
   }
-  const int64_t words = files.model->vocab_size;
-  if (model->vocab_size < words) {
-    report.mistakes.push_back({kKey, distillation.teacher + "/config.json: vocab_size is " +
-                                         std::to_string(model->vocab_size) + ", the policy's is " +
-                                         std::to_string(words) + "; expected at least that"});
+  for (const TeacherEntry& teacher : teachers_of(distillation)) {
+    const std::string key = teacher.source.empty() ? "algorithm.distillation.teacher"
+                                                   : "algorithm.distillation.teachers";
+    if (teacher.is_server()) {
+      check_teacher_server(config, key, teacher.place, report);
+    } else {
+      check_teacher_model(config, key, teacher.place, files, report);
+    }
   }
-  if (distillation.over == DistillationOver::kTopK && distillation.top_k > words) {
+  if (files.model && distillation.over == DistillationOver::kTopK &&
+      distillation.top_k > files.model->vocab_size) {
     report.mistakes.push_back(
         {"algorithm.distillation.top_k", "is " + std::to_string(distillation.top_k) +
-                                             ", but the policy has " + std::to_string(words) +
+                                             ", but the policy has " +
+                                             std::to_string(files.model->vocab_size) +
                                              " words (vocab_size); expected at most that"});
-  }
-  if (files.tokenizer) {
-    check_same_vocabulary(*files.tokenizer, distillation.teacher, report);
   }
 }
 
@@ -423,7 +452,7 @@ ModelFiles check_model_files(const Config& config, bool needs_tokenizer, Preflig
   }
   check_adapters(config, files.model ? &*files.model : nullptr, report);
   check_reference(config, files, report);
-  check_teacher(config, files, report);
+  check_teachers(config, files, report);
   const std::string& critic = config.algorithm.critic.model_path;
   if (has_critic(config) && !critic.empty()) {
     read_model(config, "algorithm.critic.model_path", critic, report);

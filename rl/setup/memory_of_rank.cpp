@@ -176,11 +176,11 @@ struct StagesMemory {
   }
 };
 
-// Bytes of the teacher's weights. What is wrong with its directory is reported where it is checked.
-int64_t teacher_memory(const Config& config, const engine::ComputeContext& context) {
+// Bytes of a teacher's weights. What is wrong with its directory is reported where it is checked.
+int64_t teacher_memory(const Config& config, const std::string& path,
+                       const engine::ComputeContext& context) {
   try {
-    const engine::ModelConfig model =
-        load_model_config(config, config.algorithm.distillation.teacher);
+    const engine::ModelConfig model = load_model_config(config, path);
     engine::ComputeContext frozen = context;
     frozen.master = frozen.compute;
     engine::PassShape shape = pass_shape(config, model, context.compute_options());
@@ -243,7 +243,12 @@ RankMemory memory_of_stages(const Config& config, const StagesMemory& stages, c1
     memory.host += shape.state.parameters_on_host ? reference.host : 0;
   }
   if (samples_completions(config) && has_teacher(config.algorithm)) {
-    memory.teacher = teacher_memory(config, context);
+    for (const TeacherEntry& teacher : teachers_of(config.algorithm.distillation)) {
+      if (!teacher.is_server()) {
+        memory.teacher += teacher_memory(config, teacher.place, context);
+        ++memory.teachers;
+      }
+    }
   }
   memory.host += memory.policy.host;
   // Adapters are made last, when nothing else is beside the weights.
@@ -297,7 +302,9 @@ std::string describe(const RankMemory& memory) {
     text += ", reference " + bytes_of(memory.reference);
   }
   if (memory.teacher > 0) {
-    text += ", teacher " + bytes_of(memory.teacher);
+    text += (memory.teachers > 1 ? ", " + std::to_string(memory.teachers) + " teachers "
+                                 : ", teacher ") +
+            bytes_of(memory.teacher);
   }
   if (memory.critic > 0) {
     text += ", critic " + bytes_of(memory.critic);

@@ -17,9 +17,10 @@ namespace ringside::rl {
 struct RankMemory {
   engine::MemoryEstimate policy;  // with its optimizer, at the peak of a full micro-batch
   int64_t reference = 0;          // bytes of the reference's weights; 0 without one
-  // Of the teacher's weights, as far as its directory can be read; in a pipeline an equal part.
+  // Of all teachers' weights, as far as their directories can be read; in a pipeline an equal part.
   int64_t teacher = 0;
-  int64_t critic = 0;  // weights, moments and gradients of the critic; 0 without one
+  int64_t teachers = 0;  // how many that are
+  int64_t critic = 0;    // weights, moments and gradients of the critic; 0 without one
   // The most while the policy and its adapters are loaded, before the others are. On the CPU a
   // process's resident memory also shows the mapped pages of the weight files until they are
   // closed: page cache, which the system takes back.

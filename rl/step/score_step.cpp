@@ -135,8 +135,9 @@ void score_step(StepColumns& columns, std::vector<LocalBatch>& mini_batches,
   } else if (kl_before_updates(algorithm) && algorithm.kl_to == KlTo::kRollout) {
     columns.reference = columns.rollout;
   }
-  if (models.teacher != nullptr) {
-    models.teacher->score(columns, models.seen_by_teacher, mini_batches, outputs);
+  if (models.teachers != nullptr) {
+    models.teachers->score(columns, models.seen_by_teachers, models.served,
+                           models.policy.model().scores(), mini_batches, outputs);
     if (distils_samples(algorithm)) {
       of_all_ranks.push_back(&columns.teacher);
     }

@@ -16,11 +16,12 @@ struct ScoringModels {
   const engine::ModelRunner& policy;
   const engine::ModelRunner* reference;  // nullptr without a KL term to a reference
   const engine::ModelRunner* critic;     // nullptr without a critic
-  const Teacher* teacher = nullptr;      // nullptr without distillation
+  const Teachers* teachers = nullptr;    // nullptr without distillation
   // The step's mini-batches as those two see them, whose heads and windows may be others than the
   // policy's; of the reference empty where they are the policy's.
   std::vector<LocalBatch> seen_by_reference = {};
-  std::vector<LocalBatch> seen_by_teacher = {};
+  std::vector<std::vector<LocalBatch>> seen_by_teachers = {};  // of each model
+  ServedColumns served = {};                                   // of teachers on servers
 };
 
 // Whether old log-probs need a forward pass of their own. Old log-probs are those of the weights at

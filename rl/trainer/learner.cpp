@@ -35,7 +35,7 @@ Learner::Learner(const Config& config, const RunRanks& ranks, PolicyTraining& po
       policy_(policy),
       state_(state),
       reference_(make_reference(config, policy.runner().model(), ranks.comms())),
-      teacher_(make_teacher(config, policy.runner().model(), ranks.comms())) {
+      teachers_(make_teachers(config, policy.runner().model(), ranks.comms())) {
   if (config.algorithm.advantage.estimator == AdvantageEstimator::kGae) {
     critic_ = std::make_unique<Critic>(config, ranks.comms());
   }
@@ -53,9 +53,10 @@ void Learner::take_images(const std::function<RecordPixels::Image(const std::str
     reference_->runner().take_images(
         image_input(pixels, rules, kept_of(config_.model.reference_path)));
   }
-  if (teacher_) {
-    teacher_->runner().take_images(
-        image_input(pixels, rules, kept_of(config_.algorithm.distillation.teacher)));
+  if (teachers_) {
+    for (const auto& teacher : teachers_->models()) {
+      teacher->runner().take_images(image_input(pixels, rules, kept_of(teacher->entry().place)));
+    }
   }
   if (critic_) {
     critic_->runner().take_images(
@@ -79,8 +80,12 @@ RankFacts Learner::loaded_facts() const {
   if (reference_) {
     facts.push_back(weights_fact(kReferencePart, reference_->runner()));
   }
-  if (teacher_) {
-    facts.push_back(weights_fact(kTeacherPart, teacher_->runner()));
+  if (teachers_) {
+    for (const auto& teacher : std::as_const(*teachers_).models()) {
+      const std::string& source = teacher->entry().source;
+      facts.push_back(weights_fact(source.empty() ? kTeacherPart : kTeacherPart + (" " + source),
+                                   teacher->runner()));
+    }
   }
   if (critic_) {
     facts.push_back(weights_fact(kCriticPart, critic_->runner()));
@@ -116,12 +121,18 @@ std::vector<LocalBatch> Learner::seen_by(const engine::ModelRunner& model,
 
 void Learner::score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const {
   ScoringModels models{policy_.runner(), reference_ ? &reference_->runner() : nullptr,
-                       critic_ ? &critic_->runner() : nullptr, teacher_.get()};
+                       critic_ ? &critic_->runner() : nullptr, teachers_.get()};
   if (reference_ && !config_.model.reference_path.empty()) {
     models.seen_by_reference = seen_by(reference_->runner(), batch);
   }
-  if (teacher_) {
-    models.seen_by_teacher = seen_by(teacher_->runner(), batch);
+  if (teachers_) {
+    if (teachers_->servers().any()) {
+      models.served = teachers_->servers().ask(batch.mini_batches, batch.columns, ranks_.world(),
+                                               ranks_.round());
+    }
+    for (const auto& teacher : std::as_const(*teachers_).models()) {
+      models.seen_by_teachers.push_back(seen_by(teacher->runner(), batch));
+    }
   }
   score_step(batch.columns, mini_batches, models, config_, ranks_.comms());
 }
@@ -179,7 +190,8 @@ LossFunction Learner::policy_loss(const MiniBatch& mini_batch) const {
         policy_gradient_loss(output.logprobs_n, output.entropy_n, columns, config_.algorithm,
                              context, figures, output.whole_logprobs_n);
     if (distils_distributions(config_.algorithm)) {
-      loss = loss + teacher_->distillation_loss(policy_.runner().model(), output, columns, figures);
+      loss =
+          loss + teachers_->distillation_loss(policy_.runner().model(), output, columns, figures);
     }
     return loss;
   };

@@ -73,7 +73,7 @@ class Learner {
 
   // Fills the batch's columns of log-probs of old policy, reference and teacher, and of values; and
   // of the mini-batches the routes that the policy replays, if it records them, and what the
-  // teacher says.
+  // teachers say. Blocks: while a teacher's server is asked. Throws: as ServedTeachers::ask().
   void score(std::vector<LocalBatch>& mini_batches, StepBatch& batch) const;
 
   // Fills the columns advantage, returns, correction and chosen. Not collective: every rank
@@ -111,7 +111,7 @@ class Learner {
   PolicyTraining& policy_;
   TrainingState& state_;
   std::unique_ptr<ReferencePolicy> reference_;
-  std::unique_ptr<Teacher> teacher_;
+  std::unique_ptr<Teachers> teachers_;
   std::unique_ptr<Critic> critic_;
   CorrectionResult correction_;
 };

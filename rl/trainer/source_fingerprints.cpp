@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "rl/config/adapter_names.h"
+#include "rl/config/teacher.h"
 #include "rl/data/record_set.h"
 #include "rollout_bridge/base/content_hash.h"
 
@@ -93,7 +94,7 @@ std::string fingerprint_of(const std::vector<fs::path>& files) {
 
 SourceFingerprints source_fingerprints(const Config& config) {
   SourceFingerprints found;
-  const auto add = [&](const char* key, const std::vector<fs::path>& files) {
+  const auto add = [&](const std::string& key, const std::vector<fs::path>& files) {
     try {
       if (!files.empty()) {
         found[key] = fingerprint_of(files);
@@ -105,7 +106,6 @@ SourceFingerprints source_fingerprints(const Config& config) {
   for (const auto& [key, path] :
        {std::pair("model.path", &config.model.path),
         std::pair("model.reference_path", &config.model.reference_path),
-        std::pair("algorithm.distillation.teacher", &config.algorithm.distillation.teacher),
         std::pair("algorithm.critic.model_path", &config.algorithm.critic.model_path)}) {
     if (!path->empty()) {
       add(key, model_files(*path));
@@ -113,6 +113,14 @@ SourceFingerprints source_fingerprints(const Config& config) {
   }
   if (!config.lora.path.empty()) {
     add("lora.path", adapter_files(config.lora));
+  }
+  for (const TeacherEntry& teacher : teachers_of(config.algorithm.distillation)) {
+    if (!teacher.is_server()) {
+      const std::string key = teacher.source.empty()
+                                  ? "algorithm.distillation.teacher"
+                                  : "algorithm.distillation.teachers of " + teacher.source;
+      add(key, model_files(teacher.place));
+    }
   }
   for (const auto& [key, files] :
        {std::pair("data.train", &config.data.train), std::pair("data.sft", &config.data.sft),

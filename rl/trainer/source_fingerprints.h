@@ -13,11 +13,11 @@ namespace ringside::rl {
 // 32 hex digits by key, e.g. "model.path".
 using SourceFingerprints = std::map<std::string, std::string>;
 
-// Of model.path, model.reference_path, algorithm.distillation.teacher, algorithm.critic.model_path,
-// lora.path, data.train, data.sft, data.sft_eval, data.preferences and data.preferences_eval, as
-// far as they are set and all their files can be read on this machine. Of a model's directory its
-// weights, configuration and tokenizer count. Blocks: until the files are read as fingerprint_of()
-// says.
+// Of model.path, model.reference_path, algorithm.distillation.teacher and of each of teachers that
+// is a directory, algorithm.critic.model_path, lora.path, data.train, data.sft, data.sft_eval,
+// data.preferences and data.preferences_eval, as far as they are set and all their files can be
+// read on this machine. Of a model's directory its weights, configuration and tokenizer count.
+// Blocks: until the files are read as fingerprint_of() says.
 SourceFingerprints source_fingerprints(const Config& config);
 
 // XXH3-128 of names (without folders), sizes and contents, in this order. Of a file above 64 MiB

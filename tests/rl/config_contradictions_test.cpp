@@ -655,6 +655,21 @@ TEST_CASE("a teacher's divergence takes every layout, and is refused where it co
     CHECK(error({teacher, word, "parallel.data_parallel_shard_size=2"}) == "");
   }
   CHECK(error({teacher, "parallel.tensor_parallel_size=2"}) == "");
+  const std::string server = "algorithm.distillation.teacher=http://h:1";
+  const std::string several = "algorithm.distillation.teachers=a=/x, b=https://h:1";
+  CHECK(error({server, "algorithm.distillation.over=top_k"}) == "");
+  for (const std::string& served : {server, several}) {
+    CHECK_THAT(error({served, "algorithm.distillation.over=vocabulary"}),
+               Contains("distillation.over: is vocabulary") && Contains("on a server"));
+    CHECK_THAT(error({served, "rollout.temperature=0.7"}),
+               Contains("rollout.temperature: is 0.7") && Contains("expected 1"));
+    CHECK_THAT(error({served, "data.image_key=images"}), Contains("data.image_key"));
+  }
+  CHECK_THAT(error({teacher, several}), Contains("expected one of them"));
+  CHECK(error({several, "data.source_key=source", "algorithm.distillation.server_model=m"}) == "");
+  CHECK_THAT(error({teacher, "data.source_key=source"}), Contains("or several teachers"));
+  CHECK_THAT(error({teacher, "algorithm.distillation.server_model=m"}),
+             Contains("no teacher is on a server"));
   CHECK_THAT(error({"algorithm.preset=opd", teacher, "algorithm.dynamic_sampling=drop"}),
              Contains("dynamic_sampling: is drop") && Contains("rewards do not count here"));
   CHECK_THAT(error({"rollout.reward=none, math_answer"}), Contains("expected none alone"));

@@ -11,6 +11,7 @@
 #include "rl/config/enums.h"
 #include "rl/config/load.h"
 #include "rl/config/task.h"
+#include "rl/config/teacher.h"
 #include "rl/config/unread_keys.h"
 #include "tools/dry_run/made_up_data.h"
 #include "tools/dry_run/made_up_tokenizer.h"
@@ -151,11 +152,16 @@ engine::ModelConfig write_model(const DryRunRequest& request, const fs::path& di
 // Makes the model's paths name the small model, which every model of the run starts from.
 void use_small_model(rl::Config& config, const fs::path& dir) {
   config.model.path = dir.string();
-  for (std::string* path : {&config.model.reference_path, &config.algorithm.distillation.teacher,
-                            &config.algorithm.critic.model_path}) {
+  for (std::string* path : {&config.model.reference_path, &config.algorithm.critic.model_path}) {
     if (!path->empty()) {
       *path = dir.string();
     }
+  }
+  // In place of a server, too: a dry run asks no one.
+  rl::DistillationConfig& distillation = config.algorithm.distillation;
+  if (rl::has_teacher(config.algorithm)) {
+    distillation.teacher = dir.string();
+    distillation.teachers = "";
   }
 }
 
