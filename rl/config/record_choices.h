@@ -1,9 +1,10 @@
-// Members of a data record that choose something for the samples of its prompt: the source of a
-// record chooses its teacher. Torch-free.
+// Members of a data record that choose something for the samples of its prompt: its adapter, and by
+// its source its teacher. Torch-free.
 // Thread safety: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,13 +21,21 @@ struct RecordChoice {
   std::vector<std::string> words;  // at least one
 };
 
+// The adapter that every record of prompts names; nullopt where the run has no named ones.
+// Throws: as adapter_names().
+std::optional<RecordChoice> adapter_choice(const Config& config);
+
 // What the records of a run choose; empty: nothing. The words that a record has, counted together,
 // are its kind, one number from 0: the last choice's word counts 1.
-// Throws: as teachers_of().
+// Throws: as adapter_names() and teachers_of().
 std::vector<RecordChoice> record_choices(const Config& config);
 
 // The place of a choice's word among its words, of a record of this kind.
 int64_t chosen_word(int64_t kind, std::span<const RecordChoice> choices, std::size_t choice);
+
+// The place of the adapter among adapter_names(), for samples of this kind; 0 without names.
+// Throws: as adapter_names().
+int64_t adapter_of_kind(int64_t kind, const Config& config);
 
 // The place of the teacher among teachers_of(), for samples of this kind.
 // Throws: as teachers_of().

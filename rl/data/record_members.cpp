@@ -47,21 +47,25 @@ std::string text_member(const Record& line, const std::string& key, const std::s
   return value.get<std::string>();
 }
 
+int64_t record_word(const Record& record, const RecordChoice& choice) {
+  const std::string word =
+      text_member(record, choice.member, choice.key + ", which " + choice.asked_by + " reads");
+  const auto found = std::find(choice.words.begin(), choice.words.end(), word);
+  if (found == choice.words.end()) {
+    std::string known;
+    for (const std::string& one : choice.words) {
+      known += (known.empty() ? "" : " or ") + one;
+    }
+    throw std::runtime_error("\"" + choice.member + "\" is \"" + word + "\", and " +
+                             choice.asked_by + " has none for it; expected " + known);
+  }
+  return found - choice.words.begin();
+}
+
 int64_t record_kind(const Record& record, std::span<const RecordChoice> choices) {
   int64_t kind = 0;
   for (const RecordChoice& choice : choices) {
-    const std::string word =
-        text_member(record, choice.member, choice.key + ", which " + choice.asked_by + " reads");
-    const auto found = std::find(choice.words.begin(), choice.words.end(), word);
-    if (found == choice.words.end()) {
-      std::string known;
-      for (const std::string& one : choice.words) {
-        known += (known.empty() ? "" : " or ") + one;
-      }
-      throw std::runtime_error("\"" + choice.member + "\" is \"" + word + "\", and " +
-                               choice.asked_by + " has none for it; expected " + known);
-    }
-    kind = kind * static_cast<int64_t>(choice.words.size()) + (found - choice.words.begin());
+    kind = kind * static_cast<int64_t>(choice.words.size()) + record_word(record, choice);
   }
   return kind;
 }

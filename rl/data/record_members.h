@@ -29,8 +29,12 @@ const nlohmann::ordered_json& member(const nlohmann::ordered_json& record, const
 std::string text_member(const nlohmann::ordered_json& record, const std::string& key,
                         const std::string& meaning);
 
+// The place of the word that a record has for the choice.
+// Throws: std::runtime_error when it has none, or another one.
+int64_t record_word(const nlohmann::ordered_json& record, const RecordChoice& choice);
+
 // The kind of a record, by the words that it has for these choices; 0 without choices.
-// Throws: std::runtime_error when it has no word for one, or another word.
+// Throws: as record_word().
 int64_t record_kind(const nlohmann::ordered_json& record, std::span<const RecordChoice> choices);
 
 // The conversation of a record whose messages are `list`.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/json/json_text.h"
+#include "rl/config/task.h"
 #include "rl/data/json_lines.h"
 #include "rl/data/record_members.h"
 #include "rollout_bridge/base/base64.h"
@@ -288,7 +289,7 @@ std::vector<int64_t> recorded_kinds(const std::filesystem::path& path, const Con
   const auto choices = record_choices(config);
   std::vector<int64_t> kinds;
   LineIndex lines(path);
-  for (int64_t i = 0; i < lines.size(); i += config.rollout.group_size) {
+  for (int64_t i = 0; i < lines.size(); i += sampled_group_size(config)) {
     const std::string place = path.string() + ":" + std::to_string(lines.line_number(i));
     use_record(place, [&] {
       kinds.push_back(record_kind(nlohmann::ordered_json::parse(lines.line(i)), choices));

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/json/json_text.h"
-#include "rl/config/adapter_names.h"
+#include "rl/config/record_choices.h"
 #include "rl/data/prompt_messages.h"
 #include "rl/data/record_members.h"
 #include "rl/data/record_set.h"
@@ -78,27 +78,6 @@ Prompt parse_prompt(const Record& record, const DataConfig& config, ChatFormat& 
   return prompt;
 }
 
-// The adapter that the record names; "" where the run has no named ones.
-std::string adapter_of(const Record& record, const std::vector<std::string>& names,
-                       const DataConfig& config) {
-  if (names.empty()) {
-    return "";
-  }
-  std::string all;
-  for (const std::string& name : names) {
-    all += (all.empty() ? "" : ", ") + name;
-  }
-  const Record* value = find_member(record, config.adapter_key);
-  const std::string name = value != nullptr ? text_of(*value) : "";
-  if (std::ranges::find(names, name) == names.end()) {
-    throw std::invalid_argument(
-        "\"" + config.adapter_key + "\" (data.adapter_key) " +
-        (value != nullptr ? "is " + value->dump() : std::string("is missing")) +
-        ", expected one of lora.adapters: " + all);
-  }
-  return name;
-}
-
 // What is wrong with a template that has written the same text for all prompts though their records
 // differ; "" when nothing is.
 std::string ignored_messages(const std::vector<Prompt>& prompts, RecordSet& records,
@@ -128,8 +107,8 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
   RecordSet records(files);
   ChatFormat chat(config);
   const bool with_columns = reads_columns(config.rollout.reward);
-  const std::vector<std::string> adapters = adapter_names(config.lora);
-  // Of what is trained on alone: held-out prompts choose nothing.
+  const auto adapter = adapter_choice(config);
+  // Of what is trained on alone: held-out prompts choose their adapter and nothing else.
   const auto choices =
       files == config.data.train ? record_choices(config) : std::vector<RecordChoice>{};
   PromptFile data;
@@ -147,7 +126,7 @@ PromptFile scan_prompts(const std::string& files, const Config& config) {
         }
         Prompt prompt = parse_prompt(record, config.data, chat);
         prompt.images = std::move(images);
-        prompt.adapter = adapter_of(record, adapters, config.data);
+        prompt.adapter = adapter ? adapter->words[record_word(record, *adapter)] : "";
         prompt.record = i;
         prompt.kind = record_kind(record, choices);
         prompt.id = record.contains("id") ? text_of(record.at("id")) : records.id(i);

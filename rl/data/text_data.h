@@ -51,9 +51,8 @@ struct PromptFile {
 // data.prompt_suffix are added (prompt_messages.h). A record is a problem if it is no JSON object,
 // has neither a string nor messages under prompt_key, or has messages that cannot be rendered. A
 // template that writes the same text for different messages is a problem too. So are images that
-// record_images() or describe_image() refuse, records of data.train without a word for one of
-// record_choices(), and with lora.adapters those that do not name one of them under
-// data.adapter_key.
+// record_images() or describe_image() refuse, and records without a word for adapter_choice(), or
+// those of data.train for one of record_choices().
 // Throws: std::runtime_error naming the file when it cannot be read or has no record, and when the
 // template of the model cannot be used at all; as adapter_names().
 PromptFile scan_prompts(const std::string& files, const Config& config);

@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "rl/config/adapter_names.h"
-
 namespace ringside::rl {
 
 GrantedPrompts::GrantedPrompts(const Config& config, PromptSet prompts, engine::Tokenizer tokenizer)
@@ -39,19 +37,6 @@ GrantedAnswers::GrantedAnswers(const Config& config, const PromptSet& prompts)
   for (const Prompt& prompt : prompts.prompts) {
     answers_.push_back(prompt.answer);
     kinds_.push_back(prompt.kind);
-  }
-}
-
-GrantedAdapters::GrantedAdapters(const Config& config, const PromptSet& prompts)
-    : order_(prompts.parts, config) {
-  const std::vector<std::string> names = adapter_names(config.lora);
-  for (const Prompt& prompt : prompts.prompts) {
-    const auto found = std::ranges::find(names, prompt.adapter);
-    if (found == names.end()) {
-      throw std::runtime_error(prompt.place + ": the adapter \"" + prompt.adapter +
-                               "\" is none of lora.adapters");
-    }
-    adapters_.push_back(found - names.begin());
   }
 }
 

@@ -54,20 +54,4 @@ class GrantedAnswers {
   GroupPrompts order_;
 };
 
-// The adapters of the same groups, as numbers in the order of lora.adapters.
-// Thread safety: none.
-class GrantedAdapters {
- public:
-  // Throws: std::invalid_argument without a prompt; std::runtime_error naming the prompt whose
-  // adapter is none of lora.adapters.
-  GrantedAdapters(const Config& config, const PromptSet& prompts);
-
-  // group_id: at least 0.
-  int64_t of(int64_t group_id) { return adapters_[order_.at(group_id)]; }
-
- private:
-  std::vector<int64_t> adapters_;  // by prompt
-  GroupPrompts order_;
-};
-
 }  // namespace ringside::rl

@@ -111,9 +111,8 @@ std::optional<std::vector<int64_t>> known_stop_ids(
 
 // What the trainer knows of the prompts that workers sample.
 struct KnownPrompts {
-  std::unique_ptr<GrantedAnswers> answers;    // null: not known here
-  std::vector<OrderPart> parts;               // none: as above
-  std::unique_ptr<GrantedAdapters> adapters;  // null without lora.adapters
+  std::unique_ptr<GrantedAnswers> answers;  // null: not known here
+  std::vector<OrderPart> parts;             // none: as above
 };
 
 // Sets the admission rules of rollouts and workers.
@@ -135,10 +134,7 @@ KnownPrompts set_admission(bridge::TrainerOptions& options, const Config& config
   std::unique_ptr<GrantedPrompts> granted;
   KnownPrompts known;
   if (!prompts.prompts.empty() && tokenizer) {
-    known = {std::make_unique<GrantedAnswers>(config, prompts), prompts.parts, nullptr};
-    if (!config.lora.adapters.empty()) {
-      known.adapters = std::make_unique<GrantedAdapters>(config, prompts);
-    }
+    known = {std::make_unique<GrantedAnswers>(config, prompts), prompts.parts};
     if (known_ids) {
       granted = std::make_unique<GrantedPrompts>(config, std::move(prompts), std::move(*tokenizer));
     }
@@ -150,17 +146,6 @@ KnownPrompts set_admission(bridge::TrainerOptions& options, const Config& config
   options.admission = std::make_shared<LiveAdmission>(
       config, model_bounds(model), std::move(granted), std::move(held_out_ids), std::move(images));
   return known;
-}
-
-// Without the prompts nobody knows whose a group is.
-void require_adapters(const Config& config, const KnownPrompts& known) {
-  if (!config.lora.adapters.empty() && known.adapters == nullptr) {
-    throw std::runtime_error("lora.adapters is " + config.lora.adapters +
-                             ", but the trainer cannot read the prompts of data.train " +
-                             config.data.train +
-                             ", which name their adapters; expected that file and tokenizer.json "
-                             "of model.path on the trainer's machine too");
-  }
 }
 
 // Throws: std::runtime_error when records choose something and are not known here.
@@ -296,7 +281,6 @@ class LiveSource final : public RolloutSource {
              const std::filesystem::path& directory, int64_t last_step, KnownPrompts known,
              std::shared_ptr<Curriculum> curriculum)
       : answers_(std::move(known.answers)),
-        adapters_(std::move(known.adapters)),
         curriculum_(std::move(curriculum)),
         rewards_(parse_rewards(config.rollout.reward)),
         group_size_(config.rollout.group_size),
@@ -326,10 +310,6 @@ class LiveSource final : public RolloutSource {
 
   std::string reference_answer(int64_t group_id) override {
     return answers_ && group_id >= 0 ? answers_->of(group_id) : "";
-  }
-
-  int64_t adapter(int64_t group_id) override {
-    return adapters_ && group_id >= 0 ? adapters_->of(group_id) : -1;
   }
 
   int64_t kind_of_group(int64_t group_id) override {
@@ -499,9 +479,8 @@ class LiveSource final : public RolloutSource {
     intake_.publish(std::move(snapshot), next_step);
   }
 
-  std::unique_ptr<GrantedAnswers> answers_;    // null: not known here
-  std::unique_ptr<GrantedAdapters> adapters_;  // null without lora.adapters
-  std::shared_ptr<Curriculum> curriculum_;     // shared with the step policy; null: none
+  std::unique_ptr<GrantedAnswers> answers_;  // null: not known here
+  std::shared_ptr<Curriculum> curriculum_;   // shared with the step policy; null: none
   std::vector<WeightedReward> rewards_;
   int64_t group_size_;
   int64_t max_staleness_;
@@ -537,7 +516,6 @@ std::unique_ptr<RolloutSource> make_live_source(const Config& config, const std:
   bridge::TrainerOptions options = trainer_options(
       config.bridge, run_id, bridge::next_trainer_term(directory), directory / "journal");
   KnownPrompts known = set_admission(options, config);
-  require_adapters(config, known);
   check_records_known(config, known);
   const auto curriculum =
       make_curriculum(config, known.parts, curriculum_state, restored_version + 1);

@@ -201,26 +201,4 @@ NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communi
   }
 }
 
-std::vector<int64_t> broadcast_adapters(RolloutSource* source,
-                                        std::span<const bridge::Rollout> rollouts, int64_t adapters,
-                                        sp::Communicator& world) {
-  at::Tensor numbers = at::full({std::ssize(rollouts)}, -1, at::kLong);
-  if (source != nullptr) {
-    for (std::size_t r = 0; r < rollouts.size(); ++r) {
-      numbers[static_cast<int64_t>(r)] = source->adapter(rollouts[r].group_id);
-    }
-  }
-  world.broadcast(numbers, 0, "adapters of rollouts");
-  const int64_t* begin = numbers.const_data_ptr<int64_t>();
-  std::vector<int64_t> of_rollouts(begin, begin + numbers.numel());
-  for (std::size_t r = 0; r < rollouts.size(); ++r) {
-    if (of_rollouts[r] < 0 || of_rollouts[r] >= adapters) {
-      throw std::runtime_error("group " + std::to_string(rollouts[r].group_id) +
-                               " has no adapter of lora.adapters: the source of rollouts does not "
-                               "know its prompt");
-    }
-  }
-  return of_rollouts;
-}
-
 }  // namespace ringside::rl

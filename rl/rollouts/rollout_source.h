@@ -52,9 +52,6 @@ class RolloutSource {
   // The reference answer of the group's prompt; empty if the source knows none.
   virtual std::string reference_answer(int64_t group_id) { return {}; }
 
-  // The number of the group's adapter in lora.adapters; -1 if the source knows none.
-  virtual int64_t adapter(int64_t group_id) { return -1; }
-
   // record_kind() of the record that the group's prompt is of; 0 where records choose nothing.
   virtual int64_t kind_of_group(int64_t group_id) { return 0; }
 
@@ -109,13 +106,5 @@ struct NextRollouts {
 NextRollouts broadcast_rollouts(RolloutSource* source, int64_t step, sp::Communicator& world,
                                 std::chrono::milliseconds round,
                                 const std::function<int()>& stop_signal);
-
-// The number of each rollout's adapter in lora.adapters, which has `adapters` names, on every rank.
-// source: rank 0's; the other ranks pass nullptr. rollouts: the same on every rank.
-// Collective over: `world`.
-// Throws: std::runtime_error on every rank, naming the group, when the source knows none for it.
-std::vector<int64_t> broadcast_adapters(RolloutSource* source,
-                                        std::span<const bridge::Rollout> rollouts, int64_t adapters,
-                                        sp::Communicator& world);
 
 }  // namespace ringside::rl

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "rl/config/adapter_names.h"
+#include "rl/config/record_choices.h"
 #include "rl/config/teacher.h"
 #include "rl/data/greedy_rollouts.h"
 #include "rl/data/rollout_rewards.h"
@@ -234,10 +235,11 @@ std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSo
   const std::size_t policies = run.policies().size();
   const std::size_t group =
       rollouts.greedy.empty() ? 0 : rollouts.trained.size() / rollouts.greedy.size();
-  std::vector<int64_t> policy_of(rollouts.trained.size(), 0);
-  if (!run.policies().front().name.empty()) {
-    policy_of = broadcast_adapters(source, rollouts.trained, static_cast<int64_t>(policies),
-                                   *run.ranks().comms().control(sp::axes::kWorld));
+  std::vector<int64_t> policy_of;
+  std::vector<std::vector<int64_t>> kinds_of(policies);
+  for (const int64_t kind : kinds) {
+    policy_of.push_back(adapter_of_kind(kind, run.config()));
+    kinds_of[policy_of.back()].push_back(kind);
   }
   std::vector<int64_t> policy_of_greedy;
   for (std::size_t i = 0; i < rollouts.greedy.size(); ++i) {
@@ -248,10 +250,8 @@ std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSo
   std::vector<PolicyStep> steps;
   for (std::size_t i = 0; i < policies; ++i) {
     if (!trained[i].empty()) {
-      // Several adapters have no teachers that records choose.
       steps.push_back(train_policy(run, parts, i, {std::move(trained[i]), std::move(greedy[i])},
-                                   policies == 1 ? kinds : std::span<const int64_t>(), source,
-                                   times));
+                                   kinds_of[i], source, times));
     }
   }
   return steps;

@@ -73,8 +73,8 @@ class PlannedSource final : public rl::RolloutSource {
                                                        std::chrono::milliseconds) override {
     return rl::flatten_rollouts(steps_.at(static_cast<std::size_t>(step - 1)));
   }
-  int64_t adapter(int64_t group_id) override {
-    return only_ == -1 ? adapter_of_.at(static_cast<std::size_t>(group_id)) : -1;
+  int64_t kind_of_group(int64_t group_id) override {
+    return only_ == -1 ? adapter_of_.at(static_cast<std::size_t>(group_id)) : 0;
   }
 
  private:

@@ -64,10 +64,11 @@ TEST_CASE("with lora.adapters each record names one of them, or is refused by it
   CHECK(prompts.at(0).adapter == "code");
   CHECK(prompts.at(1).adapter == "math");
   CHECK_THROWS_WITH(prompts_of_text(R"({"prompt": "a", "meta": {"tenant": "law"}})", config),
-                    Contains("data.jsonl:1: \"meta.tenant\" (data.adapter_key) is \"law\"") &&
-                        Contains("expected one of lora.adapters: math, code"));
+                    Contains("data.jsonl:1: \"meta.tenant\" is \"law\", and lora.adapters has none "
+                             "for it; expected math or code"));
   CHECK_THROWS_WITH(prompts_of_text(R"({"prompt": "a", "adapter": "math"})", config),
-                    Contains("data.jsonl:1: \"meta.tenant\" (data.adapter_key) is missing"));
+                    Contains("data.jsonl:1: has no \"meta.tenant\" (data.adapter_key, which "
+                             "lora.adapters reads)"));
 }
 
 TEST_CASE("MATH: the answer is the last box of the solution") {
