@@ -560,7 +560,7 @@ std::vector<Effect> weights_effects() {
       {"algorithm.dynamic_sampling_by",
        "shaped",
        recorded,
-       {"algorithm.dynamic_sampling=drop", "algorithm.reward.clip=0.01"}},
+       {"algorithm.dynamic_sampling=drop", "algorithm.reward.overlong_buffer_tokens=8"}},
       {"algorithm.dynamic_sampling_rounds",
        "2",
        refilled,

@@ -38,6 +38,7 @@ TrainerOptions with_admission(const TempDir& dir, int32_t ungranted_size = 2) {
 Rollout with_id(int64_t id, int64_t group, int32_t sample, int32_t size, uint32_t seed = 1) {
   Rollout r = rollout_under(0, group, sample, size, seed);
   r.completion_ids.assign(r.completion_ids.size(), id);
+  r.kept_sets = {};
   return r;
 }
 
