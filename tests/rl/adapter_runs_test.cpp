@@ -18,6 +18,7 @@
 #include "rl/config/load.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rollouts/rollout_source.h"
+#include "rl/setup/model_setup.h"
 #include "rl/setup/sharding.h"
 #include "rl/trainer/checkpoint.h"
 #include "rl/trainer/trainer.h"
@@ -181,14 +182,20 @@ const rl::TrainingState& state_of(const rl::CheckpointReader& checkpoint, std::s
   return checkpoint.manifest().state.adapters.at(adapter);
 }
 
-// An adapter that had no sample is as it began, and has taken no step.
-void check_idle(const rl::CheckpointReader& found, const rl::CheckpointReader& alone) {
+// An adapter that had no sample is as the configuration draws it, to the bit, and has taken no
+// step.
+void check_idle(const rl::CheckpointReader& found, const rl::Config& config) {
   CHECK(found.manifest().optimizer_steps.at("policy/idle") == 0);
-  for (const auto& [tensor, stored] : alone.tensors()) {
-    const std::string name = "policy/idle/" + tensor.substr(std::string("policy/").size());
+  const engine::ModelConfig model = rl::load_model_config(config, config.model.path);
+  engine::Adapters start(model, engine::whole_stage(model), rl::adapter_options(config.lora),
+                         engine::ComputeContext(at::kDouble));
+  start.init_random(static_cast<uint64_t>(config.seed));
+  for (std::size_t i = 0; i < start.unit().specs().size(); ++i) {
+    const std::string& name = start.unit().specs()[i].name;
     CAPTURE(name);
-    const bool is_zero = found.tensor(name).eq(0).all().item<bool>();
-    CHECK(is_zero == (!tensor.ends_with("lora_A.weight") || tensor.find("exp_avg") != tensor.npos));
+    CHECK(at::equal(found.tensor("policy/idle/" + name), start.unit().view(i)));
+    CHECK(found.tensor("policy/idle/exp_avg." + name).eq(0).all().item<bool>());
+    CHECK(found.tensor("policy/idle/exp_avg_sq." + name).eq(0).all().item<bool>());
   }
 }
 
@@ -206,7 +213,7 @@ void check_layout(const rl::Config& config, const Runs& alone, const sp::MeshSha
     CHECK(state_of(found, i).kl_coef != config.algorithm.kl_coef);
     CHECK(state_of(found, i).optimizer_step == own.manifest().state.optimizer_step);
   }
-  check_idle(found, *alone.front()->checkpoint);
+  check_idle(found, config);
 }
 
 Runs runs_of_one(const std::vector<std::string>& words) {
