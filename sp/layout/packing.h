@@ -14,7 +14,7 @@ struct PackingPlan {
   std::vector<std::vector<std::vector<int64_t>>> micro_batches;
   // Of the documents of micro-batch m, the same on every dp rank; empty: 0.
   std::vector<int64_t> kinds = {};
-
+  // Of micro-batch m.
   int64_t kind(std::size_t m) const { return kinds.empty() ? 0 : kinds.at(m); }
 
   int64_t num_micro_batches() const {
