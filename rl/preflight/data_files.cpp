@@ -9,6 +9,7 @@
 
 #include "engine/images/image_decoder.h"
 #include "rl/config/eval_sets.h"
+#include "rl/config/record_choices.h"
 #include "rl/config/task.h"
 #include "rl/data/preference_file.h"
 #include "rl/data/prompt_set.h"
@@ -453,6 +454,9 @@ void check_rollout_file(const Config& config, const PreflightScope& scope, const
                          : bridge::Status(bridge::Success{});
     };
     read_rollout_file(scope.rollouts, sampled_group_size(config), admit);
+    if (!record_choices(config).empty()) {
+      recorded_kinds(scope.rollouts, config);
+    }
   } catch (const std::exception& error) {
     report.mistakes.push_back({"--rollouts", error.what()});
   }
