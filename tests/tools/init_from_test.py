@@ -325,7 +325,7 @@ class InitFrom(unittest.TestCase):
         self.translated("bypass.yaml", text, keys={
             "algorithm.advantage.estimator": "remax", "algorithm.old_logprobs": "rollout", "algorithm.loss": "reinforce",
             "algorithm.correction.ratio_of": "current", "algorithm.correction.mode": "tis",
-            "algorithm.correction.level": "sequence", "algorithm.correction.high": "3.0"})
+            "algorithm.correction.level": "sequence", "algorithm.correction.high": "3"})
         self.assertIn("{by: token_k1, low: 0.6, high: 1.6}, {by: seq_max_k2, high: 0.3}", self.recipe.read_text())
 
     def test_a_file_of_trl(self):
