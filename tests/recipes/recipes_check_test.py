@@ -41,7 +41,8 @@ class Recipes(unittest.TestCase):
         cls.game = cls.folder / "game.py"  # for environments of packages that are not here
         cls.game.write_text("class Game:\n    def play(self, session):\n        return 0.0\n")
         for script in ROOT.glob("recipes/*/make_data.py"):
-            subprocess.run([sys.executable, script, "--out", cls.folder / script.parent.name, "--demonstrations", "50"],
+            few = ["--demonstrations", "50"] if (script.parent / "sft.yaml").exists() else []  # others have none
+            subprocess.run([sys.executable, script, "--out", cls.folder / script.parent.name, *few],
                            check=True, stdout=subprocess.DEVNULL)
 
     def stand_ins(self, inputs: list[str]) -> list[str]:
@@ -61,7 +62,8 @@ class Recipes(unittest.TestCase):
             if path and any("image_key:" in text for text in texts):
                 settings.append(f"data.{key}={self.data['images']}")
             elif path:
-                made = self.folder / task / pathlib.PurePath(path).name if task else self.data[f"data.{key}"]
+                owner = pathlib.PurePath(path).parts[3] if "/runs/" in path else task  # of another recipe than the model
+                made = self.folder / owner / pathlib.PurePath(path).name if task else self.data[f"data.{key}"]
                 settings.append(f"data.{key}={made}")
         if any("distillation: {teacher: " in text for text in texts):
             settings.append(f"algorithm.distillation.teacher={settings[1].partition('=')[2]}")
