@@ -32,7 +32,7 @@ void KeptTensors::write(WeightStream& stream) const {
 }
 
 ModelConfig KeptTensors::described(ModelConfig config) const {
-  if (entries_.empty() && !config.predicts_further) {
+  if (entries_.empty() && !config.on_disk.predicts_further) {
     config.on_disk.further.fields.clear();
   }
   return config;

@@ -140,7 +140,7 @@ void WeightFiles::split_stacks(const ModelConfig& config) {
     return;
   }
   for (const std::string& name : names()) {
-    const bool in_further = config.predicts_further && predicts_further(config, name);
+    const bool in_further = config.on_disk.predicts_further && predicts_further(config, name);
     if ((name.starts_with(config.on_disk.trunk) || in_further) &&
         (name.ends_with(std::string(".") + kStackedGateUp) ||
          name.ends_with(std::string(".") + kStackedDown))) {

@@ -19,7 +19,7 @@ int64_t times(int64_t length, double factor) {
 }  // namespace
 
 BlockSpec ModelConfig::block(int64_t layer) const {
-  if (layer == further_layer() && predicts_further) {
+  if (layer == further_layer(*this) && on_disk.predicts_further) {
     return {
         .token_mixer = has_latent_attention() ? TokenMixerKind::kLatentAttention
                                               : TokenMixerKind::kSoftmaxAttention,
@@ -53,8 +53,8 @@ std::string trunk_prefix(const ModelConfig& config) { return config.on_disk.trun
 
 std::string layer_prefix(const ModelConfig& config, int64_t layer) {
   if (const std::string& part = config.on_disk.further.part;
-      layer >= config.further_layer() && !part.empty()) {
-    return part + "layers." + std::to_string(layer - config.further_layer()) + ".";
+      layer >= further_layer(config) && !part.empty()) {
+    return part + "layers." + std::to_string(layer - further_layer(config)) + ".";
   }
   return trunk_prefix(config) + "layers." + std::to_string(layer) + ".";
 }
@@ -66,7 +66,7 @@ FurtherNames further_names(const ModelConfig& config) {
     return {part + "pre_fc_norm_embedding.weight", part + "pre_fc_norm_hidden.weight",
             part + "fc.weight", part + "norm.weight"};
   }
-  const std::string layer = layer_prefix(config, config.further_layer());
+  const std::string layer = layer_prefix(config, further_layer(config));
   return {layer + "enorm.weight", layer + "hnorm.weight", layer + "eh_proj.weight",
           layer + "shared_head.norm.weight"};
 }

@@ -107,6 +107,9 @@ struct OnDiskConfig {
   ExpertStacks stacks = ExpertStacks::kNone;
   // Written again as the files of the model that training began with have them (KeptTensors).
   FurtherTokensConfig further = {};
+  // The layer that predicts one further token is a part of the model: it is loaded, trained and
+  // saved as the others. Not in config.json.
+  bool predicts_further = false;
   // Beginnings of the names of other tensors that are not loaded and not written either.
   std::vector<std::string> parts_left_out = {};
   // Of the text part of a multimodal model: the whole config.json, as JSON. The part's fields are
@@ -181,9 +184,6 @@ struct ModelConfig {
   // does so, and comparisons with it below 1e-5 need the same; otherwise fp64 models use fp64
   // throughout.
   bool fp32_norms = false;
-  // The layer that predicts one further token is a part of the model: it is loaded, trained and
-  // saved as the others. Not in config.json.
-  bool predicts_further = false;
   // Longest document that the model may be given; 0 = open. Not in config.json. rope_type longrope
   // chooses its factors by it.
   int64_t max_document_tokens = 0;
@@ -199,9 +199,6 @@ struct ModelConfig {
   bool has_experts(int64_t layer) const {
     return block(layer).channel_mixer == ChannelMixerKind::kExperts;
   }
-
-  // The index of the layer that predicts a further token.
-  int64_t further_layer() const { return num_hidden_layers; }
 
   bool has_latent_attention() const { return latent.kv_rank > 0; }
 
@@ -223,6 +220,9 @@ struct ModelConfig {
             has_latent_attention() ? turned : head_dim};
   }
 };
+
+// The index of the layer that predicts a further token.
+inline int64_t further_layer(const ModelConfig& config) { return config.num_hidden_layers; }
 
 // What RoPE's frequencies follow from in blocks with local_rope.
 inline RopeSettings local_rope(const ModelConfig& config) {

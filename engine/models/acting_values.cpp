@@ -43,7 +43,7 @@ at::Tensor acting_values(const Decoder& decoder, const ExportPlan& plan,
     adapters->merge_into_experts(*plan.experts_of, plan.layout.specs(), merged);
     return merged;
   }
-  if (decoder.has_plain_weights() || !plan.layer) {
+  if (has_plain_weights(decoder) || !plan.layer) {
     return gathered;
   }
   const at::Tensor merged =

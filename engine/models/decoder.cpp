@@ -444,16 +444,23 @@ TokenScores Decoder::score(const at::Tensor& hidden_nE, const at::Tensor& target
   return {entries.entry_order(scores[0]), entries.entry_order(scores[1])};
 }
 
-at::Tensor Decoder::join_further(const FurtherInput& input, ForwardPass& pass) const {
+namespace {
+
+// The input of the layer that predicts a further token, from embeddings and hidden states side by
+// side.
+at::Tensor join_further(const Decoder& decoder, const FurtherInput& input, ScopeChain& scopes) {
+  const ModelConfig& config = decoder.config();
+  const at::ScalarType compute = decoder.compute_dtype();
+  const DecoderUnits& units = decoder.parameters();
   at::Tensor embedded_sE;
   {
     const at::AutoGradMode mode(at::GradMode::is_enabled() && !input.detach);
-    const Weight table = units_.embedding().gathered().materialize(context_.compute)[0];
-    embedded_sE = scaled(config_, context_.compute, embed(table, input.next_s));
+    const Weight table = units.embedding().gathered().materialize(compute)[0];
+    embedded_sE = scaled(config, compute, embed(table, input.next_s));
   }
-  const int64_t width = config_.hidden_size;
+  const int64_t width = config.hidden_size;
   const auto join = [&](const std::vector<Weight>& weights, const at::Tensor& both) {
-    const NormOptions norm = config_.norm_options();
+    const NormOptions norm = config.norm_options();
     const at::Tensor normed =
         at::cat({rms_norm(both.narrow(1, 0, width).contiguous(), weights[0], norm),
                  rms_norm(both.narrow(1, width, width).contiguous(), weights[1], norm)},
@@ -463,9 +470,11 @@ at::Tensor Decoder::join_further(const FurtherInput& input, ForwardPass& pass) c
   // One input of the scope, so that its backward ends behind everything that reads the weights.
   const at::Tensor both_sE =
       at::cat({embedded_sE, input.detach ? input.hidden_sE.detach() : input.hidden_sE}, 1);
-  const UnitShapes cut{context_.compute, {{width}, {width}, {width, 2 * width}}};
-  return run_with_weights(units_.further().gathered(), cut, both_sE, join, pass.scopes).front();
+  const UnitShapes cut{compute, {{width}, {width}, {width, 2 * width}}};
+  return run_with_weights(units.further().gathered(), cut, both_sE, join, scopes).front();
 }
+
+}  // namespace
 
 at::Tensor Decoder::further_logprobs(const FurtherInput& input, AttentionBackend& attention) const {
   TORCH_CHECK(stage_.predicts_further(config_),
@@ -477,7 +486,8 @@ at::Tensor Decoder::further_logprobs(const FurtherInput& input, AttentionBackend
   if (activations_.offload) {
     pass.offload = std::make_shared<ActivationOffload>(offload_stream_);
   }
-  const at::Tensor hidden_sE = run_layer(config_.further_layer(), join_further(input, pass), pass);
+  const at::Tensor hidden_sE =
+      run_layer(further_layer(config_), join_further(*this, input, pass.scopes), pass);
   const at::Tensor scored_mE = rms_norm(
       at::embedding(hidden_sE, input.source_m),
       units_.further_norm().gathered().materialize(context_.compute)[0], config_.norm_options());

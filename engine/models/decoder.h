@@ -98,9 +98,6 @@ class Decoder {
   Adapters* adapters() { return adapters_.get(); }
   const Adapters* adapters() const { return adapters_.get(); }
 
-  // Whether layers compute with the values of units() alone.
-  bool has_plain_weights() const { return adapters_ == nullptr && quantised_.empty(); }
-
   // The same model without its adapters. Shares the parameters, which are frozen.
   // Throws: c10::Error without adapters.
   std::unique_ptr<Decoder> without_adapters() const;
@@ -210,8 +207,6 @@ class Decoder {
   LayerPass layer_pass(int64_t index, ForwardPass& pass, AttentionBackend& attention,
                        const std::shared_ptr<sp::KeptResults>& kept) const;
   at::Tensor run_layer(int64_t index, const at::Tensor& hidden_sE, ForwardPass& pass) const;
-  // The layer's input of further_logprobs(), from embeddings and hidden states side by side.
-  at::Tensor join_further(const FurtherInput& input, ForwardPass& pass) const;
   ForwardPass forward_pass(const at::Tensor& positions, AttentionBackend& attention,
                            ExpertNotes* experts) const;
 
@@ -236,6 +231,14 @@ class Decoder {
 std::vector<at::Tensor> run_head(const Decoder& decoder, const at::Tensor& hidden_nE,
                                  const WeightSegment& run,
                                  WeightGradient gradient = WeightGradient::kFlows);
+
+// Whether layers compute with the values of units() alone. A stage's layers are all quantised, or
+// none is.
+inline bool has_plain_weights(const Decoder& decoder) {
+  const sp::Range layers = decoder.stage().layers;
+  return decoder.adapters() == nullptr &&
+         (layers.empty() || decoder.quantised(layers.begin) == nullptr);
+}
 
 // The words of the vocabulary that this tensor-parallel rank has.
 VocabularyPart vocabulary_part(const Decoder& decoder);

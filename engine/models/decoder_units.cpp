@@ -30,7 +30,7 @@ std::vector<DecoderLayer> layers_of(const ModelConfig& config, const Stage& stag
     layers.emplace_back(config, i, tensor);
   }
   if (further) {
-    layers.emplace_back(config, config.further_layer(), tensor);
+    layers.emplace_back(config, further_layer(config), tensor);
   }
   return layers;
 }

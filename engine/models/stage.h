@@ -26,7 +26,7 @@ struct Stage {
 
   // Whether the layer that predicts a further token is here, if the model has it.
   bool predicts_further(const ModelConfig& config) const {
-    return config.predicts_further && scores && vocabulary;
+    return config.on_disk.predicts_further && scores && vocabulary;
   }
 
   // The place of a layer of the model, one of the stage's, among the stage's.

@@ -468,14 +468,14 @@ class Sizes {
   int64_t tables() const { return p_.tokens * c_.rope().head_dim * compute_ + layers_->tables(); }
   // The final norm's input and output, and the rows of the entries.
   int64_t tail() const {
-    // What the layer that predicts a further token keeps: of the layer, of what joins its input, and
-    // of its entries.
+    // What the layer that predicts a further token keeps: of the layer, of what joins its input,
+    // and of its entries.
     const bool has_further = p_.trains && layers() > 0 && stage_.predicts_further(c_);
     const int64_t further =
-        has_further ? layers_->kept(layers() - 1, layers()) +
-                          (6 * p_.own_rows() + 2 * p_.entries) * c_.hidden_size * compute_ +
-                          p_.entries * 24
-                    : 0;
+        has_further
+            ? layers_->kept(layers() - 1, layers()) +
+                  (6 * p_.own_rows() + 2 * p_.entries) * c_.hidden_size * compute_ + p_.entries * 24
+            : 0;
     return p_.own_rows() * (2 * c_.hidden_size * compute_ + sums_) +
            (share(p_.entries, p_.tensor_ranks) + (p_.tensor_ranks > 1 ? p_.entries : 0)) *
                c_.hidden_size * compute_ +

@@ -29,7 +29,7 @@ std::unique_ptr<AttentionBackend> micro_batch_attention(const sp::MicroBatch& ba
             std::make_shared<const PreparedState>(batch.state_plan, wire.device()),
             groups.tensors(sp::axes::kUlysses), groups.tensors(sp::axes::kRing)));
   }
-  if (batch.async_ulysses && decoder.has_plain_weights()) {
+  if (batch.async_ulysses && has_plain_weights(decoder)) {
     return std::make_unique<OverlappedUlysses>(std::move(contexts), on_device.share_positions_S);
   }
   return std::make_unique<SequenceParallelAttention>(std::move(contexts));

@@ -53,6 +53,24 @@ ExpertLoad no_load(const HeadedModel& model) {
   return load;
 }
 
+// Entries of further tokens of a pass, over all ranks, at least 1.
+// Collective over: kLoss. Throws: c10::Error on inputs without kNextIdField.
+double further_entries_of(std::span<const ModelInput> inputs, const sp::ProcessGroups& groups) {
+  double entries = 0.0;
+  for (const ModelInput& input : inputs) {
+    TORCH_CHECK(input.batch->further_source_m.defined(), "model runner: documents without ",
+                sp::kNextIdField, ", which the layer that predicts a further token reads");
+    entries += static_cast<double>(input.batch->further_source_m.size(0));
+  }
+  return std::max(1.0, sp::sum_scalars({entries}, *groups.control(sp::axes::kLoss)).front());
+}
+
+// The tensor-parallel ranks; null: there is one.
+std::shared_ptr<sp::Communicator> tensor_ranks_of(const Decoder& decoder) {
+  const auto& tensor = decoder.context().tensor;
+  return tensor == nullptr ? nullptr : tensor->ranks;
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(std::unique_ptr<HeadedModel> model, const sp::ProcessGroups& groups)
@@ -96,16 +114,6 @@ void ModelRunner::predict_further_tokens(const FurtherTokensOptions& options) {
   further_ = options;
 }
 
-double ModelRunner::further_entries(std::span<const ModelInput> inputs) const {
-  double entries = 0.0;
-  for (const ModelInput& input : inputs) {
-    TORCH_CHECK(input.batch->further_source_m.defined(), "model runner: documents without ",
-                sp::kNextIdField, ", which the layer that predicts a further token reads");
-    entries += static_cast<double>(input.batch->further_source_m.size(0));
-  }
-  return std::max(1.0, sp::sum_scalars({entries}, *groups_.control(sp::axes::kLoss)).front());
-}
-
 void ModelRunner::take_images(ImageInput input) {
   images_ = std::make_unique<ImageEncoder>(decoder(), groups_, std::move(input));
 }
@@ -134,11 +142,6 @@ void ModelRunner::run_plan(sp::PipelineSchedule schedule, std::size_t inputs,
       pipeline_plan(pipeline->shape, schedule, trains ? pipeline->warm_up : 0, count);
   sp::check_agreement(plan.hash(), "the plan of the pipeline", *groups_.control(sp::axes::kWorld));
   run_pipeline(plan, pipeline->shape, *pipeline->line, work);
-}
-
-std::shared_ptr<sp::Communicator> ModelRunner::tensor_ranks() const {
-  const auto& tensor = decoder().context().tensor;
-  return tensor == nullptr ? nullptr : tensor->ranks;
 }
 
 void ModelRunner::add_tensor_ranks(ExpertLoad& load) const {
@@ -201,7 +204,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
   if (!inputs.empty()) {
     std::optional<FurtherPass> further;
     if (further_) {
-      further_entries = this->further_entries(inputs);
+      further_entries = further_entries_of(inputs, groups_);
       further = FurtherPass{further_->coef / further_entries, further_->detach};
     }
     LiveInputs live(*model_, inputs, groups_, upload_stream_, images_.get());
@@ -211,7 +214,7 @@ SequenceWork ModelRunner::train(std::span<const ModelInput> inputs, const LossFu
                               balance_.any(),
                               balance_.aux_loss_coef * share,
                               groups_.tensors(sp::axes::kLoss),
-                              tensor_ranks(),
+                              tensor_ranks_of(decoder()),
                               further,
                               model_->units()};
     TrainingPass pass(live, parts, /*is_whole=*/pipeline == nullptr, outcome);

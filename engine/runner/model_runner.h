@@ -153,11 +153,6 @@ class ModelRunner {
   std::vector<NamedSlice> state_of(std::size_t u) const;
   std::vector<NamedSlice> loss_scale_state() const;
   double sent_bytes() const;
-  // Entries of further tokens of a pass, over all ranks, at least 1.
-  // Collective over: kLoss. Throws: c10::Error on inputs without kNextIdField.
-  double further_entries(std::span<const ModelInput> inputs) const;
-  // The tensor-parallel ranks; null: there is one.
-  std::shared_ptr<sp::Communicator> tensor_ranks() const;
   // Adds what the other tensor-parallel ranks counted for their rows. Collective over: these.
   void add_tensor_ranks(ExpertLoad& load) const;
 

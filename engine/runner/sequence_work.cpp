@@ -38,7 +38,7 @@ std::vector<int64_t> layers_of(const Decoder& decoder) {
   std::vector<int64_t> all(layers.size());
   std::iota(all.begin(), all.end(), layers.begin);
   if (decoder.stage().predicts_further(decoder.config())) {
-    all.push_back(decoder.config().further_layer());
+    all.push_back(further_layer(decoder.config()));
   }
   return all;
 }

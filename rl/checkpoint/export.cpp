@@ -110,7 +110,7 @@ void write_model_description(const fs::path& checkpoint, const engine::HeadedMod
   engine::save_model_description(policy.config(), dir, policy.compute_dtype(), tokenizer_from);
   const bool vision = policy.config().vision.has_value();
   const engine::KeptTensors kept(tokenizer_from, policy.config(), policy.compute_dtype());
-  const bool trains_further = policy.config().predicts_further;
+  const bool trains_further = policy.config().on_disk.predicts_further;
   if (vision || trains_further || !kept.entries().empty()) {
     const nlohmann::json from{{"directory", fs::absolute(tokenizer_from).string()},
                               {"vision", vision},
@@ -131,7 +131,7 @@ void export_checkpoint(const fs::path& checkpoint, const fs::path& dir) {
   ConstantTensors constants(checkpoint / kModelFolder);
   engine::ModelConfig config =
       engine::load_model_config(checkpoint / kModelFolder, {.vision = constants.has_tower()});
-  config.predicts_further = constants.trains_further();
+  config.on_disk.predicts_further = constants.trains_further();
   const at::ScalarType dtype = engine::stored_dtype(checkpoint / kModelFolder);
   std::vector<engine::ParamSpec> specs = engine::decoder_specs(config);
   if (engine::is_sequence_classifier(checkpoint / kModelFolder)) {

@@ -307,7 +307,7 @@ void check_kept_sets(const Config& c, std::vector<Mistake>& mistakes) {
 void check_loss(const Config& c, std::vector<Mistake>& mistakes) {
   const AlgorithmConfig& a = c.algorithm;
   for (const PolicyLoss* loss : policy_losses()) {
-    const auto wrong = loss->check == nullptr ? std::nullopt : loss->check(a.loss_options(*loss));
+    const auto wrong = loss->check == nullptr ? std::nullopt : loss->check(loss_options(a, *loss));
     if (wrong) {
       const std::string name = std::string(loss->block()).append(".").append(wrong->key);
       mistakes.push_back(

@@ -150,8 +150,6 @@ struct RolloutConfig {
   int64_t cache_mb = 0;
   bool partial_rollout = false;
   int64_t max_steps_without_score = 3;
-  int64_t min_group_size = 0;
-  double straggler_timeout_s = 0.0;
 };
 
 struct AdvantageConfig {
@@ -271,13 +269,15 @@ struct AlgorithmConfig {
   int64_t num_iterations = 1;
   int64_t max_staleness = 0;
   bool mask_truncated = false;
-
-  // What the loss reads. Valid as long as this object.
-  LossOptions loss_options() const { return loss_options(policy_loss(loss)); }
-  LossOptions loss_options(const PolicyLoss& of_loss) const {
-    return {clip_low, clip_high, of_loss.block(), loss_keys};
-  }
 };
+
+// What a loss, the configuration's or another one, reads. Valid as long as `config`.
+inline LossOptions loss_options(const AlgorithmConfig& config, const PolicyLoss& loss) {
+  return {config.clip_low, config.clip_high, loss.block(), config.loss_keys};
+}
+inline LossOptions loss_options(const AlgorithmConfig& config) {
+  return loss_options(config, policy_loss(config.loss));
+}
 
 // Low-rank adapters. rank 0 = all weights are trained.
 struct LoraConfig {

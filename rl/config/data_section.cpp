@@ -41,6 +41,15 @@ void add_curriculum(FieldList& fields, CurriculumConfig& curriculum) {
               "share of the steps' prompts that is drawn from the hard ones");
 }
 
+// Members of a record that choose something (record_choices.h).
+void add_choices(FieldList& fields, DataConfig& data) {
+  fields.text("data.source_key", data.source_key,
+              "field that names a record's source, which chooses its teacher with "
+              "algorithm.distillation.teachers");
+  fields.text("data.adapter_key", data.adapter_key,
+              "field that names the adapter that a prompt is for, one of lora.adapters");
+}
+
 }  // namespace
 
 void add_data_section(FieldList& fields, DataConfig& data) {
@@ -68,9 +77,7 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.text("data.answer_after", data.answer_after,
               "the answer is what follows the last occurrence of this text in its field: \"####\" "
               "(GSM8K); \"\" = the whole field");
-  fields.text("data.source_key", data.source_key,
-              "field that names a record's source, which chooses its teacher with "
-              "algorithm.distillation.teachers");
+  add_choices(fields, data);
   fields.text(
       "data.image_key", data.image_key,
       "field that holds a prompt's images: paths below the file's folder, data URIs, or in "
@@ -78,8 +85,6 @@ void add_data_section(FieldList& fields, DataConfig& data) {
   fields.integer("data.max_image_pixels", data.max_image_pixels, at_least(0),
                  "images are resized to at most this many pixels; 0 = as the model's processor "
                  "says (preprocessor_config.json)");
-  fields.text("data.adapter_key", data.adapter_key,
-              "field that names the adapter that a prompt is for, one of lora.adapters");
   fields.text("data.completion_key", data.completion_key, "sft: field that holds the completion");
   fields.text(
       "data.messages_key", data.messages_key,

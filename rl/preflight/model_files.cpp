@@ -69,7 +69,7 @@ void check_further(const Config& config, const std::string& key, engine::ModelCo
                                                           "); expected 0"});
     return;
   }
-  model.predicts_further = true;
+  model.on_disk.predicts_further = true;
 }
 
 // The configuration of the model at `path`, or a mistake of `key`.

@@ -98,10 +98,11 @@ engine::ModelConfig load_model_config(const Config& config, const std::string& p
   model.fp32_norms = config.model.fp32_norms;
   model.max_document_tokens = config.model.max_document_tokens;
   // A reference may be averaged with the policy, so it has the same parameters.
-  model.predicts_further = config.model.mtp_loss_coef > 0 &&
-                           (path == config.model.path || path == config.model.reference_path);
+  model.on_disk.predicts_further =
+      config.model.mtp_loss_coef > 0 &&
+      (path == config.model.path || path == config.model.reference_path);
   if (const std::string problem =
-          model.predicts_further ? engine::further_problem(model) : std::string();
+          model.on_disk.predicts_further ? engine::further_problem(model) : std::string();
       !problem.empty()) {
     throw std::invalid_argument("model.mtp_loss_coef: is above 0, but " + problem + "; expected 0");
   }

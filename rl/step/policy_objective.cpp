@@ -34,7 +34,7 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
   const at::Tensor of_token = (terms.logprob_n - terms.old_n).clamp(-kMaxLogRatio, kMaxLogRatio);
   const PolicyLoss& loss = policy_loss(config.loss);
   if (loss.own_log_ratio != nullptr) {
-    const LossOptions options = config.loss_options();
+    const LossOptions options = loss_options(config);
     return loss.own_log_ratio({terms.logprob_n, terms.old_n, terms.advantage_n, terms.chosen_n,
                                of_token, sequences, options});
   }
@@ -46,7 +46,7 @@ at::Tensor policy_log_ratio(const PolicyTerms& terms, const AlgorithmConfig& con
 
 at::Tensor policy_objective(const PolicyTerms& terms, const at::Tensor& log_ratio_n,
                             const AlgorithmConfig& config, const SequenceMeans& sequences) {
-  const LossOptions options = config.loss_options();
+  const LossOptions options = loss_options(config);
   return policy_loss(config.loss)
       .term({terms.logprob_n, terms.old_n, terms.advantage_n, terms.chosen_n, log_ratio_n,
              sequences, options});

@@ -30,7 +30,7 @@ void add_mismatch(Figures& figures, const at::Tensor& trainer_n, const at::Tenso
 void add_ratios(Figures& figures, const at::Tensor& log_ratio_n, const at::Tensor& logprob_n,
                 const at::Tensor& old_n, const engine::Columns& entries,
                 const AlgorithmConfig& config) {
-  const auto [low, high] = ratio_bounds(policy_loss(config.loss), config.loss_options());
+  const auto [low, high] = ratio_bounds(policy_loss(config.loss), loss_options(config));
   const at::Tensor ratio = log_ratio_n.exp();
   figures.mean("clipped_low", at::logical_and(entries["advantage"] < 0, ratio < low));
   figures.mean("clipped_high", at::logical_and(entries["advantage"] > 0, ratio > high));

@@ -169,7 +169,7 @@ void Learner::choose_tokens(StepBatch& batch) const {
         part_of(columns.advantage), part_of(columns.old),
         static_cast<uint64_t>(mini_batch.first_token),
         static_cast<uint64_t>(config_.seed) * 0x2545f4914f6cdd1dULL + state_.step};
-    const auto of_part = loss.choose(part, config_.algorithm.loss_options());
+    const auto of_part = loss.choose(part, loss_options(config_.algorithm));
     columns.chosen.insert(columns.chosen.end(), of_part.begin(), of_part.end());
   }
 }

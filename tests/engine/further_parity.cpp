@@ -48,7 +48,7 @@ const std::vector<Layout> kLayouts{
 
 std::unique_ptr<engine::Decoder> load(const char* dir, const engine::ComputeContext& context) {
   engine::ModelConfig config = engine::load_model_config(dir);
-  config.predicts_further = true;
+  config.on_disk.predicts_further = true;
   auto decoder = std::make_unique<engine::Decoder>(config, context);
   engine::load_weights(dir, *decoder);
   return decoder;

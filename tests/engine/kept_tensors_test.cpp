@@ -79,8 +79,8 @@ TEST_CASE("a trained layer that predicts a further token is saved; what it does 
   for (const Family& family : families()) {
     CAPTURE(family.announced);
     ModelConfig config = family.config;
-    config.predicts_further = true;
-    const std::string copy = layer_prefix(config, config.further_layer()) + "embed_tokens.weight";
+    config.on_disk.predicts_further = true;
+    const std::string copy = layer_prefix(config, further_layer(config)) + "embed_tokens.weight";
     const TemporaryDirectory began, trained;
     save_decoder(test::random_decoder(config, at::kFloat, 5), began.path(), at::kFloat);
     std::vector<TensorToWrite> tensors = test::read_tensors(began.path() / "model.safetensors");
@@ -96,13 +96,13 @@ TEST_CASE("a trained layer that predicts a further token is saved; what it does 
     CHECK(after.names() == before.names());
     ModelConfig read = load_model_config(trained.path());
     CHECK(read.on_disk.further.layers == 1);
-    read.predicts_further = true;
+    read.on_disk.predicts_further = true;
     Decoder loaded(read, at::kFloat);
     load_weights(trained.path(), loaded);
     for (std::size_t u = 0; u < loaded.units().size(); ++u) {
       CHECK(loaded.units()[u]->flat().equal(decoder.units()[u]->flat()));
     }
-    config.predicts_further = false;
+    config.on_disk.predicts_further = false;
     CHECK(unused_tensors(trained.path(), config).size() == 1);
     // A model whose files lack the layer.
     const TemporaryDirectory without;

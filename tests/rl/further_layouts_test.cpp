@@ -25,14 +25,14 @@ constexpr int64_t kFurtherSteps = 2;
 engine::ModelConfig deepseek_model() {
   engine::ModelConfig config = test::latent_config();
   config.on_disk.further.layers = 1;
-  config.predicts_further = true;
+  config.on_disk.predicts_further = true;
   return config;
 }
 
 engine::ModelConfig qwen_model() {
   engine::ModelConfig config = test::hybrid_config(/*experts=*/false);
   config.on_disk.further = {1, "mtp."};
-  config.predicts_further = true;
+  config.on_disk.predicts_further = true;
   return config;
 }
 
@@ -40,7 +40,7 @@ engine::ModelConfig qwen_model() {
 std::map<std::string, at::Tensor> gradients(
     const std::optional<engine::FurtherTokensOptions>& further) {
   engine::ModelConfig config = deepseek_model();
-  config.predicts_further = further.has_value();
+  config.on_disk.predicts_further = further.has_value();
   std::map<std::string, at::Tensor> found;
   engine::ModelRunner runner(
       std::make_unique<engine::LanguageModel>(std::make_unique<engine::Decoder>(
@@ -121,7 +121,7 @@ TEST_CASE("a detached loss of further tokens leaves the gradients of the model t
 
 TEST_CASE("a model without a layer that predicts further tokens does not train one") {
   engine::ModelConfig config = deepseek_model();
-  config.predicts_further = false;
+  config.on_disk.predicts_further = false;
   engine::ModelRunner runner(std::make_unique<engine::LanguageModel>(
                                  std::make_unique<engine::Decoder>(config, at::kDouble)),
                              sp::single_rank_groups(), engine::AdamWOptions{});

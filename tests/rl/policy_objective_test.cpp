@@ -119,7 +119,7 @@ TEST_CASE("losses that choose tokens by covariance choose and compute what PyTor
     const auto config = config_of(golden["keys"]);
     CHECK(max_abs_diff(at::tensor(rl::token_covariances(all), at::kDouble),
                        column(goldens()["covariance"])) < 1e-12);
-    const auto chosen = rl::policy_loss(config.loss).choose(all, config.loss_options());
+    const auto chosen = rl::policy_loss(config.loss).choose(all, rl::loss_options(config));
     CHECK(chosen == golden["chosen"].get<std::vector<double>>());
     const rl::PolicyTerms terms{tokens.logprob, tokens.old, tokens.advantage,
                                 at::tensor(chosen, at::kDouble)};

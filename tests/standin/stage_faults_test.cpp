@@ -189,7 +189,7 @@ at::Tensor pass_of(const Setting& setting, const Planted& planted, const sp::Mes
   engine::GradientSync sync(units, groups.tensors(sp::axes::kLoss), context);
   engine::LiveInputs live(*model, inputs, groups, engine::make_side_stream(device));
   const engine::LossFunction loss = loss_of;
-  const engine::TrainingParts parts{.loss = loss, .sync = sync, .units = units};
+  const engine::TrainingParts parts{loss, sync, {}, false, 0.0, nullptr, nullptr, {}, units};
   engine::TrainingOutcome outcome;
   outcome.work.expert_rows = engine::no_expert_load(model->trunk());
   engine::TrainingPass pass(live, parts, /*is_whole=*/false, outcome);
