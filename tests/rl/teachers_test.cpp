@@ -103,7 +103,7 @@ void run_step(const Step& step, const fs::path& dir, const sp::Mesh& mesh,
   rl::TrainingRun run({step.config, dir, 1, {}}, mesh, comms);
   rl::PolicyTraining& policy = run.policy();
   const rl::Teachers teachers(step.config, policy.runner().model(), comms);
-  rl::StepBatch batch = rl::make_step_batch(recorded(), step.config, {}, step.kinds);
+  rl::StepBatch batch = rl::make_step_batch(recorded(), step.config, {}, {}, step.kinds);
   keep_kind(batch.columns, step.kept);
   const rl::MiniBatch& mini_batch = batch.mini_batches.at(0);
   std::vector<rl::LocalBatch> local{{policy.collate(mini_batch.documents), 0}};
