@@ -239,6 +239,7 @@ std::string layer_prefix(const ModelConfig& config, int64_t layer);
 struct FurtherNames {
   std::string embedding_norm, hidden_norm, projection, final_norm;
 };
+// The whole names, as the model's files have them.
 FurtherNames further_names(const ModelConfig& config);
 
 // Why the model's layers that predict further tokens cannot be trained; "" where they can.
