@@ -341,10 +341,3 @@ TEST_CASE("a step has metrics of its whole and of each adapter, which are those 
                 steps[0]["adapter/two/reward"].get<double>()) /
                3));
 }
-
-TEST_CASE("a group without an adapter is an error on every rank") {
-  at::set_num_threads(1);
-  const test::TemporaryDirectory dir;
-  CHECK_THROWS_WITH(train(make_config({}, /*named=*/true), dir.path(), 1, 0, {.dp_shard = 2}),
-                    Catch::Contains("group 0 has no adapter"));
-}
