@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/ops/divergence.h"
+#include "tests/engine/vocabulary_parts.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/ranks.h"
@@ -79,19 +80,6 @@ void check_found(const Found& own, const Found& whole, const VocabularyPart& par
   TORCH_CHECK(max_abs_diff(d_hidden, whole.d_hidden) < 1e-11, "gradient of the hidden states");
 }
 
-using OnWords = std::function<void(const VocabularyPart& part)>;
-
-void run_words(int64_t ranks, int64_t words, const OnWords& body) {
-  sp::MeshShape shape;
-  shape.tensor = ranks;
-  test::run_ranks_in_memory(shape,
-                            [&](const sp::Mesh&, const sp::ProcessGroups& groups) {
-                              const auto comm = groups.tensors(sp::axes::kTensor);
-                              body({comm, sp::even_part(words, ranks, comm->rank()), words});
-                            },
-                            {sp::axes::kTensor});
-}
-
 TEST_CASE("divergences over a vocabulary in parts are those over the whole one, gradients too") {
   for (const auto& [words, ranks] :
        std::vector<std::pair<int64_t, int64_t>>{{50, 2}, {23, 3}, {3, 4}}) {
@@ -101,7 +89,7 @@ TEST_CASE("divergences over a vocabulary in parts are those over the whole one, 
         const Found whole = distil(sides, kind, k, 100);
         for (const int64_t chunk_rows : {int64_t{1}, int64_t{4}, kRows}) {
           CAPTURE(words, ranks, static_cast<int>(kind.kind), k, chunk_rows);
-          run_words(ranks, words, [&](const VocabularyPart& part) {
+          test::run_vocabulary_parts(ranks, words, [&](const VocabularyPart& part) {
             check_found(distil(sides, kind, k, chunk_rows, part), whole, part);
           });
         }
@@ -115,7 +103,7 @@ TEST_CASE("the most likely tokens of all ranks are those of the whole vocabulary
   const LogitSource& teacher = sides.teacher;
   for (const int64_t words : {23, 20, 9}) {  // the student's; the last rank may have none of them
     const TopTokens whole = top_tokens(teacher, 9, words, 100);
-    run_words(3, 23, [&](const VocabularyPart& part) {
+    test::run_vocabulary_parts(3, 23, [&](const VocabularyPart& part) {
       const TopTokens found = top_tokens(words_of(teacher, part), 9, words, 4, part);
       TORCH_CHECK(at::equal(found.ids_nK, whole.ids_nK), "ids of ", words, " words");
       TORCH_CHECK(max_abs_diff(found.logprobs_nK, whole.logprobs_nK) < 1e-12, "log-probs");
@@ -127,7 +115,7 @@ TEST_CASE("parts with none of a distribution, and no entry, keep divergences fin
   const Sides far = make_sides(12, /*far=*/100.0), none = make_sides(12, 1.0, /*rows=*/0);
   for (const Divergence& kind : kKinds) {
     const Found whole = distil(far, kind, 0, 4);
-    run_words(4, 12, [&](const VocabularyPart& part) {
+    test::run_vocabulary_parts(4, 12, [&](const VocabularyPart& part) {
       const Found own = distil(far, kind, 0, 4, part);
       TORCH_CHECK(max_abs_diff(own.divergence_n, whole.divergence_n) < 1e-9, "divergences");
       TORCH_CHECK(own.d_hidden.isfinite().all().item<bool>(), "gradient");
@@ -139,7 +127,7 @@ TEST_CASE("parts with none of a distribution, and no entry, keep divergences fin
 
 TEST_CASE("a head with other words than its part is refused") {
   const Sides sides = make_sides(12);
-  run_words(2, 12, [&](const VocabularyPart& part) {
+  test::run_vocabulary_parts(2, 12, [&](const VocabularyPart& part) {
     std::string error;
     try {
       vocabulary_divergence(sides.student, words_of(sides.teacher, part), kKinds[0], 4, part);

@@ -10,6 +10,7 @@
 #include "engine/nn/tensor_rows.h"
 #include "engine/ops/token_scores.h"
 #include "engine/params/sharding.h"
+#include "tests/engine/vocabulary_parts.h"
 #include "tests/support/catch.h"
 #include "tests/support/close.h"
 #include "tests/support/ranks.h"
@@ -20,19 +21,6 @@ namespace {
 using test::max_abs_diff;
 
 constexpr int64_t kHidden = 6;
-
-using OnPart = std::function<void(const VocabularyPart& part)>;
-
-void run_parts(int64_t ranks, int64_t words, const OnPart& body) {
-  sp::MeshShape shape;
-  shape.tensor = ranks;
-  test::run_ranks_in_memory(shape,
-                            [&](const sp::Mesh&, const sp::ProcessGroups& groups) {
-                              const auto comm = groups.tensors(sp::axes::kTensor);
-                              body({comm, sp::even_part(words, ranks, comm->rank()), words});
-                            },
-                            {sp::axes::kTensor});
-}
 
 struct Problem {
   at::Tensor hidden, head, targets, temperature, g_lp, g_entropy;
@@ -98,8 +86,9 @@ TEST_CASE("a vocabulary in parts has the scores and gradients of the whole one")
     const Solution whole = solve(p, 15);
     for (const int64_t chunk_rows : {1, 7, 15}) {
       CAPTURE(words, ranks, chunk_rows);
-      run_parts(ranks, words,
-                [&](const VocabularyPart& part) { check_part(p, whole, chunk_rows, part); });
+      test::run_vocabulary_parts(ranks, words, [&](const VocabularyPart& part) {
+        check_part(p, whole, chunk_rows, part);
+      });
     }
   }
 }
@@ -131,15 +120,16 @@ TEST_CASE("kept sets in parts of a vocabulary, some without a word of a set, are
     CHECK(max_abs_diff(whole.logprobs, over_all.logprobs) > 0.1);
     for (const int64_t chunk_rows : {1, 7, 15}) {
       CAPTURE(words, ranks, chunk_rows);
-      run_parts(ranks, words,
-                [&](const VocabularyPart& part) { check_part(p, whole, chunk_rows, part); });
+      test::run_vocabulary_parts(ranks, words, [&](const VocabularyPart& part) {
+        check_part(p, whole, chunk_rows, part);
+      });
     }
   }
 }
 
 TEST_CASE("a second backward through parts of the vocabulary gives the same gradient") {
   const Problem p = make_problem(9, 20);
-  run_parts(3, 20, [&](const VocabularyPart& part) {
+  test::run_vocabulary_parts(3, 20, [&](const VocabularyPart& part) {
     const at::Tensor hidden = p.hidden.clone().requires_grad_();
     const at::Tensor head = p.head.narrow(0, part.words.begin, part.words.size()).clone();
     const TokenScores scores = token_scores(hidden, head, p.targets, p.temperature, 4, part);
@@ -158,7 +148,7 @@ TEST_CASE(
   p.hidden *= 300;  // all of the distribution in one part
   const Solution whole = solve(p, 4);
   const Problem none = make_problem(0, 12);
-  run_parts(4, 12, [&](const VocabularyPart& part) {
+  test::run_vocabulary_parts(4, 12, [&](const VocabularyPart& part) {
     part.ranks->reset_counters();
     const Solution own = solve(p, 4, part);
     TORCH_CHECK(part.ranks->sent_bytes().at(kTensorTag) == 4 * 11 * 8 * 3, "bytes of the exchange");
@@ -172,7 +162,7 @@ TEST_CASE(
 TEST_CASE("bf16: parts of the vocabulary have the fp32 scores of the whole one") {
   const Problem p = make_problem(40, 300, at::kBFloat16);
   const Solution whole = solve(p, 16);
-  run_parts(3, 300, [&](const VocabularyPart& part) {
+  test::run_vocabulary_parts(3, 300, [&](const VocabularyPart& part) {
     const Solution own = solve(p, 16, part);
     TORCH_CHECK(own.logprobs.scalar_type() == at::kFloat, "dtype of the log-probs");
     TORCH_CHECK(max_abs_diff(own.logprobs, whole.logprobs) < 1e-5, "log-probs");
@@ -191,7 +181,7 @@ TEST_CASE("an embedding in parts has the bits of the whole table, forward and ba
       const at::Tensor grad = p.hidden.to(dtype);
       const at::Tensor expected = embed({leaf.detach().to(dtype), leaf}, p.targets);
       expected.backward(grad);
-      run_parts(ranks, words, [&](const VocabularyPart& part) {
+      test::run_vocabulary_parts(ranks, words, [&](const VocabularyPart& part) {
         const auto own_words = [&](const at::Tensor& x) {
           return x.narrow(0, part.words.begin, part.words.size());
         };
@@ -209,7 +199,7 @@ TEST_CASE("an embedding in parts has the bits of the whole table, forward and ba
 
 TEST_CASE("ids outside the vocabulary and a head of another part are refused") {
   const Problem p = make_problem(4, 6);
-  run_parts(2, 6, [&](const VocabularyPart& part) {
+  test::run_vocabulary_parts(2, 6, [&](const VocabularyPart& part) {
     const auto refused = [](const auto& call) {
       try {
         call();

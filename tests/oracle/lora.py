@@ -181,16 +181,11 @@ def relative_to_change(
     )
 
 
-def check_training(folder: pathlib.Path) -> int:
-    failures = 0
-    model = tiny_models.make_model(tiny_models.make_config("qwen3", 4, 2, True), 5, std=0.08)
-    tiny_models.save(model, folder / "model")
-    tokenizer = tiny_models.make_tokenizer()
-    (folder / "sft.jsonl").write_text(
-        "".join(f'{{"prompt": "{p}", "completion": "{c}"}}\n' for p, c in EXAMPLES)
-    )
+def trained_beside_peft(folder: pathlib.Path, model, tokenizer, targets):
+    """The model as PEFT trained it for STEPS, our checkpoint of the same run, the factors that both began with, and how far
+    ours are from PEFT's as a part of PEFT's change."""
     start_dir, end_dir = folder / "start", folder / "end"
-    adapted = make_adapted(model, ALL, 9)
+    adapted = make_adapted(model, targets, 9)
     adapted.save_pretrained(start_dir)
     # In fp64: AdamW turns the rounding of a gradient near zero into steps of full size, so fp32 runs part by an
     # amount that depends on the processor.
@@ -199,13 +194,21 @@ def check_training(folder: pathlib.Path) -> int:
     adapted = adapted.float()
     adapted.save_pretrained(end_dir)
     start, expected = load_factors(start_dir), load_factors(end_dir)
-
-    words = [*recipe_words(folder, "float64", start_dir, ALL), "model.fp32_norms=true"]
+    words = [*recipe_words(folder, "float64", start_dir, targets), "model.fp32_norms=true"]
     checkpoint = train(folder, "peft", words)
-    found = load_factors(checkpoint / "adapter")
-    failures += check(
-        f"{STEPS} AdamW steps, part of the change", relative_to_change(found, expected, start), TRAIN_TOLERANCE
+    return adapted, checkpoint, start, relative_to_change(load_factors(checkpoint / "adapter"), expected, start)
+
+
+def check_training(folder: pathlib.Path) -> int:
+    failures = 0
+    model = tiny_models.make_model(tiny_models.make_config("qwen3", 4, 2, True), 5, std=0.08)
+    tiny_models.save(model, folder / "model")
+    tokenizer = tiny_models.make_tokenizer()
+    (folder / "sft.jsonl").write_text(
+        "".join(f'{{"prompt": "{p}", "completion": "{c}"}}\n' for p, c in EXAMPLES)
     )
+    adapted, checkpoint, start, change = trained_beside_peft(folder, model, tokenizer, ALL)
+    failures += check(f"{STEPS} AdamW steps, part of the change", change, TRAIN_TOLERANCE)
 
     # Our directory in PEFT, and the merged model beside it.
     base = copy.deepcopy(model)
@@ -222,7 +225,7 @@ def check_training(folder: pathlib.Path) -> int:
     failures += check("merged against unmerged log-probs", largest(merged, exact), MERGE_TOLERANCE)
     unmerged = hf_logprobs.our_logprobs(folder, folder / "model", in_peft, [*adapter, "model.dtype=float32"])
     failures += check("unmerged log-probs against PEFT's", largest(unmerged, in_peft), LOGPROB_TOLERANCE)
-    return failures + check_layouts(folder, start_dir, start)
+    return failures + check_layouts(folder, folder / "start", start)
 
 
 def check_hybrid_training(folder: pathlib.Path) -> int:
@@ -233,18 +236,8 @@ def check_hybrid_training(folder: pathlib.Path) -> int:
     folder.mkdir()
     tiny_models.save(model, folder / "model")
     (folder / "sft.jsonl").write_text("".join(f'{{"prompt": "{p}", "completion": "{c}"}}\n' for p, c in EXAMPLES))
-    start_dir, end_dir = folder / "start", folder / "end"
-    adapted = make_adapted(model, targets, 9)
-    adapted.save_pretrained(start_dir)
     tokenizer = tiny_models.make_tokenizer()
-    adapted = adapted.double()
-    train_peft(adapted, tokenizer)
-    adapted = adapted.float()
-    adapted.save_pretrained(end_dir)
-    start, expected = load_factors(start_dir), load_factors(end_dir)
-    words = [*recipe_words(folder, "float64", start_dir, targets), "model.fp32_norms=true"]
-    checkpoint = train(folder, "peft", words)
-    change = relative_to_change(load_factors(checkpoint / "adapter"), expected, start)
+    adapted, checkpoint, _, change = trained_beside_peft(folder, model, tokenizer, targets)
     failures = check(f"{STEPS} AdamW steps of {family}, part of the change", change, TRAIN_TOLERANCE)
     ours = peft.PeftModel.from_pretrained(copy.deepcopy(model), checkpoint / "adapter").eval()
     documents = [tokenizer.encode("Hello, adapters of two programs!")]

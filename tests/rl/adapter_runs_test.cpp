@@ -23,6 +23,7 @@
 #include "rl/trainer/checkpoint.h"
 #include "rl/trainer/trainer.h"
 #include "tests/support/catch.h"
+#include "tests/support/laid_out.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/training_cases.h"
@@ -120,21 +121,10 @@ rl::Config make_config(const std::vector<std::string>& more, bool named) {
   return rl::load_config_or_throw({}, words);
 }
 
-rl::Config laid_out(rl::Config config, const sp::MeshShape& shape) {
-  config.parallel.data_parallel_replicate_size = shape.dp_replicate;
-  config.parallel.data_parallel_shard_size = shape.dp_shard;
-  config.parallel.ringattn_parallel_size = shape.ring;
-  config.parallel.ulysses_parallel_size = shape.ulysses;
-  config.parallel.expert_parallel_size = shape.expert;
-  config.parallel.pipeline_parallel_size = shape.pipeline;
-  config.parallel.tensor_parallel_size = shape.tensor;
-  return config;
-}
-
 // Trains until `steps` are done, from what `dir` holds. only: as of PlannedSource.
 void train(const rl::Config& config, const fs::path& dir, int64_t steps, int64_t only,
            const sp::MeshShape& shape = {}) {
-  const rl::Config own = laid_out(config, shape);
+  const rl::Config own = test::laid_out(config, shape);
   const auto body = [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
     rl::TrainingRun run({own, dir, steps, {}}, mesh, comms);
     const auto source = run.ranks().is_main() ? std::make_unique<PlannedSource>(only) : nullptr;

@@ -18,6 +18,7 @@
 #include "rl/trainer/trainer.h"
 #include "tests/support/catch.h"
 #include "tests/support/hybrid_fields.h"
+#include "tests/support/laid_out.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_directory.h"
 
@@ -140,18 +141,12 @@ TEST_CASE("a run goes on at any layout of ranks from a checkpoint of any other")
   }
 }
 
-// The configuration of a mesh, sharded over all ranks of a replica.
-rl::Config laid_out(rl::Config config, const sp::MeshShape& shape,
+// On a mesh, with the optimizer's state where `offload` says.
+rl::Config laid_out(const rl::Config& config, const sp::MeshShape& shape,
                     rl::OptimizerOffload offload = rl::OptimizerOffload::kNone) {
-  config.parallel.data_parallel_replicate_size = shape.dp_replicate;
-  config.parallel.data_parallel_shard_size = shape.dp_shard;
-  config.parallel.ringattn_parallel_size = shape.ring;
-  config.parallel.ulysses_parallel_size = shape.ulysses;
-  config.parallel.expert_parallel_size = shape.expert;
-  config.parallel.pipeline_parallel_size = shape.pipeline;
-  config.parallel.tensor_parallel_size = shape.tensor;
-  config.optimizer.offload = offload;
-  return config;
+  rl::Config own = test::laid_out(config, shape);
+  own.optimizer.offload = offload;
+  return own;
 }
 
 // Guards: shards that are saved or read in another order or in part; moments of a host left behind.

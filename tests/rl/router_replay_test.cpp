@@ -6,17 +6,13 @@
 
 #include <cmath>
 #include <random>
-#include <thread>
 
 #include "engine/io/hf_directory.h"
-#include "engine/io/safetensors.h"
 #include "rl/data/rollout_file.h"
 #include "rl/rollouts/rollout_log.h"
-#include "rl/setup/sharding.h"
 #include "rl/worker/decoder_sampler.h"
-#include "rl/worker/run_loop.h"
+#include "tests/rl/small_runs.h"
 #include "tests/support/letter_tokenizer.h"
-#include "tests/support/ranks.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/training_cases.h"
 
@@ -97,12 +93,7 @@ std::vector<bridge::Rollout> rollouts_with_routes() {
   return rollouts;
 }
 
-struct Trained {
-  std::vector<nlohmann::json> metrics;
-  std::vector<at::Tensor> weights;
-};
-
-Trained trained_with(const ModelDirectory& files, const fs::path& rollouts, Words words) {
+RecordedRun trained_with(const ModelDirectory& files, const fs::path& rollouts, Words words) {
   for (const char* word : {"rollout.prompts_per_step=4", "rollout.group_size=4", "train.steps=2",
                            "train.tokens_per_micro_batch=64", "model.dtype=float64",
                            "train.num_mini_batches=2", "optimizer.learning_rate=0.01"}) {
@@ -111,34 +102,7 @@ Trained trained_with(const ModelDirectory& files, const fs::path& rollouts, Word
   words.push_back("model.path=" + files.path("model"));
   rl::Config config = rl::load_config_or_throw({}, words);
   rl::factor_context_parallel(config);
-  const TemporaryDirectory run_dir;
-  run_ranks_in_memory(
-      rl::mesh_shape(config.parallel),
-      [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-        train(config, rollouts, run_dir.path(), mesh, comms);
-      },
-      rl::sharding_axes(config.parallel));
-  Trained trained{metrics_of(run_dir.path()), {}};
-  for (const std::string& name : tensor_files(run_dir.path())) {
-    if (name.starts_with("checkpoint-final")) {
-      const engine::SafetensorsFile file(run_dir.path() / name);
-      for (std::size_t i = 0; i < file.entries().size(); ++i) {
-        trained.weights.push_back(file.tensor(i).clone());
-      }
-    }
-  }
-  return trained;
-}
-
-double difference(const Trained& a, const Trained& b) {
-  REQUIRE(a.weights.size() == b.weights.size());
-  double worst = 0;
-  for (std::size_t i = 0; i < a.weights.size(); ++i) {
-    worst = std::max(
-        worst,
-        (a.weights[i].to(at::kDouble) - b.weights[i].to(at::kDouble)).abs().max().item<double>());
-  }
-  return worst;
+  return recorded_run(config, rollouts);
 }
 
 TEST_CASE("replayed routes train to the same weights at every layout", "[routes]") {
@@ -148,7 +112,7 @@ TEST_CASE("replayed routes train to the same weights at every layout", "[routes]
   const auto rollouts = rollouts_with_routes();
   rl::RolloutLog(with, 0).write(1, rollouts, std::vector<int64_t>(rollouts.size() + 1, 0), {});
   const Words replay{"algorithm.router_replay=rollout"};
-  const Trained one = trained_with(files, with, replay);
+  const RecordedRun one = trained_with(files, with, replay);
   const double changed = one.metrics.front().at("router/changed_routes").get<double>();
   CHECK(changed > 0.3);
   CHECK(changed < 1.0);
@@ -166,7 +130,7 @@ TEST_CASE("replayed routes train to the same weights at every layout", "[routes]
   for (Words words : layouts) {
     INFO(words.front());
     words.insert(words.end(), replay.begin(), replay.end());
-    const Trained other = trained_with(files, with, words);
+    const RecordedRun other = trained_with(files, with, words);
     CHECK(difference(one, other) < 1e-10);
     // It counts tokens that are computed.
     const bool shared = std::ranges::find(words, "sp.shared_prefix=false") == words.end();
@@ -187,7 +151,7 @@ TEST_CASE("ranks without tokens take part in the exchange of the experts' rows",
     // data-parallel ranks has none.
     Words words{std::string("algorithm.router_replay=") + replay, "rollout.prompts_per_step=1",
                 "train.num_mini_batches=4", "log.samples=1", "log.samples_after=true"};
-    const Trained one = trained_with(files, with, words);
+    const RecordedRun one = trained_with(files, with, words);
     words.insert(words.end(),
                  {"parallel.data_parallel_shard_size=2", "parallel.expert_parallel_size=2"});
     CHECK(difference(one, trained_with(files, with, words)) < 1e-10);
@@ -197,14 +161,14 @@ TEST_CASE("ranks without tokens take part in the exchange of the experts' rows",
 TEST_CASE("training replays the routes of the old policy's pass", "[routes]") {
   const ModelDirectory files;
   const fs::path rollouts = kGoldens / "plain.jsonl";
-  const Trained none = trained_with(files, rollouts, {});
+  const RecordedRun none = trained_with(files, rollouts, {});
   CHECK_FALSE(none.metrics.front().contains("router/changed_routes"));
   const Words replay{"algorithm.router_replay=recompute"};
-  const Trained one = trained_with(files, rollouts, replay);
+  const RecordedRun one = trained_with(files, rollouts, replay);
   // The second mini-batch's weights differ from the old policy's.
   CHECK(one.metrics.front().at("router/changed_routes").get<double>() > 0.0);
   CHECK(difference(one, none) > 1e-6);
-  const Trained two =
+  const RecordedRun two =
       trained_with(files, rollouts,
                    {replay[0], "parallel.ringattn_parallel_size=2",
                     "parallel.ulysses_parallel_size=2", "model.recompute=selective"});
@@ -244,31 +208,7 @@ nlohmann::json live_step(const ModelDirectory& files, const std::string& replay)
            "algorithm.router_replay=" + replay});
   rl::factor_context_parallel(config);
   const TemporaryDirectory run_dir;
-  const fs::path endpoint_file = run_dir.path() / "bridge/endpoint.json";
-  std::string error;
-  {
-    std::jthread worker([&](const std::stop_token& stop) {
-      try {
-        const rl::WorkerSettings settings{"worker", endpoint_file,
-                                          [stop] { return stop.stop_requested(); }};
-        PerturbedSampler sampler(config, settings.worker_id);
-        bridge::WorkerEndpoint endpoint(
-            rl::worker_options(config, settings, sampler.shared_settings()));
-        rl::EmbeddedLoop loop(endpoint, sampler, settings, 16, settings.now);
-        rl::run_loop(loop, endpoint, settings);
-      } catch (const std::exception& e) {
-        error = e.what();
-      }
-    });
-    run_ranks(
-        rl::mesh_shape(config.parallel),
-        [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-          train_live(config, run_dir.path(), mesh, comms);
-        },
-        std::chrono::seconds(60), rl::sharding_axes(config.parallel));
-  }
-  REQUIRE(error == "");
-  return metrics_of(run_dir.path()).front();
+  return live_run<PerturbedSampler>(config, run_dir.path()).front();
 }
 
 TEST_CASE("replay takes back what a perturbed router of the worker does", "[routes]") {

@@ -62,8 +62,9 @@ class SmallModel {
 };
 
 // A live run with one embedded worker, in `run_dir`. Returns its metrics.
-inline std::vector<nlohmann::json> live_run(const rl::Config& config,
-                                            const std::filesystem::path& run_dir) {
+template <typename Sampler = rl::DecoderSampler>
+std::vector<nlohmann::json> live_run(const rl::Config& config,
+                                     const std::filesystem::path& run_dir) {
   const std::filesystem::path endpoint_file = run_dir / "bridge/endpoint.json";
   std::string error;
   {
@@ -71,7 +72,7 @@ inline std::vector<nlohmann::json> live_run(const rl::Config& config,
       try {
         const rl::WorkerSettings settings{"worker", endpoint_file,
                                           [stop] { return stop.stop_requested(); }};
-        rl::DecoderSampler sampler(config, settings.worker_id);
+        Sampler sampler(config, settings.worker_id);
         bridge::WorkerEndpoint endpoint(
             rl::worker_options(config, settings, sampler.shared_settings()));
         rl::EmbeddedLoop loop(endpoint, sampler, settings, rl::samples_per_batch(config),
