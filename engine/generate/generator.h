@@ -34,7 +34,7 @@ struct Completion {
   // those of the prompt first, on the CPU. Undefined without.
   at::Tensor routes_sLK = {};
   // With record_kept, where the sampling is truncated: the ids that top_p and top_k left for each
-  // drawn token, rising. Empty without.
+  // drawn token, ascending. Empty without.
   std::vector<std::vector<int64_t>> kept = {};
 };
 

@@ -14,8 +14,9 @@ struct DrawnToken {
   float logprob = 0;  // under sampling_logprobs()
 };
 
-// weights: working memory of `vocabulary` elements. kept: becomes the ids that top_k and top_p
-// keep, rising; null: nobody asks. Throws: c10::Error on logits of which one is NaN or +inf.
+// weights: working memory of `vocabulary` elements. kept: receives the ids that top_k and top_p
+// keep, ascending; null: not recorded.
+// Throws: c10::Error on logits of which one is NaN or +inf.
 DrawnToken draw_from_row(const float* logits, int64_t vocabulary, double uniform,
                          const SamplingParams& params, float* weights,
                          std::vector<int64_t>* kept = nullptr);

@@ -49,7 +49,7 @@ at::Tensor sampling_logprobs(const at::Tensor& logits_BV, const SamplingParams& 
 struct Draw {
   at::Tensor ids_B;       // int64
   at::Tensor logprobs_B;  // fp32 or fp64, of the drawn ids under sampling_logprobs()
-  // If asked for and truncates(): the ids that could be drawn in each row, rising. Else empty.
+  // If asked for and truncates(): the ids that could be drawn in each row, ascending. Else empty.
   std::vector<std::vector<int64_t>> kept = {};
 };
 

@@ -50,7 +50,7 @@ struct DecoderWeights {
   Weight head_VE;
 };
 
-// What the layer that predicts a further token reads, and what it is scored on.
+// Input of the layer that predicts a further token (multi-token prediction), and its targets.
 // Shapes: m = entries to score.
 struct FurtherInput {
   at::Tensor hidden_sE;  // what forward() returned
@@ -147,8 +147,8 @@ class Decoder {
   // the entries' own.
   // Collective over: the tensor-parallel ranks and the shard of a sharded decoder, also in the
   // backward.
-  // Throws: as token_scores(); c10::Error for a stage that does not score.
   // gradient: whether the head has one.
+  // Throws: as token_scores(); c10::Error for a stage that does not score.
   TokenScores score(const at::Tensor& hidden_nE, const at::Tensor& targets_n,
                     const at::Tensor& temperature_n, const EntryParts& entries = {},
                     const KeptSets& kept = {},

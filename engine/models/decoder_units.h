@@ -140,7 +140,7 @@ class DecoderUnits {
   // Of a stage that scores.
   const ParamUnit& final_norm() const { return *final_norm_; }
   // Of a stage that predicts a further token: the parameters of further_names() but the last, and
-  // that one. layer() and the functions of a layer take ModelConfig::further_layer(), too.
+  // that one. layer() and the functions of a layer take further_layer(), too.
   const ParamUnit& further() const { return *further_; }
   const ParamUnit& further_norm() const { return *further_norm_; }
   // Of a stage that scores. With tied embeddings the embedding's unit, where the stage embeds too.

@@ -25,8 +25,8 @@ struct RecordChoice {
 // Throws: as adapter_names().
 std::optional<RecordChoice> adapter_choice(const Config& config);
 
-// What the records of a run choose; empty: nothing. The words that a record has, counted together,
-// are its kind, one number from 0: the last choice's word counts 1.
+// What the records of a run choose; empty: nothing. A record's kind is one
+// number for all of its words: each word's place is a digit, the last choice's the lowest.
 // Throws: as adapter_names() and teachers_of().
 std::vector<RecordChoice> record_choices(const Config& config);
 
