@@ -96,10 +96,15 @@ void write_rollouts(const fs::path& path, int64_t groups, const std::vector<int6
 
 using RankBody = std::function<void(const sp::Mesh&, const sp::ProcessGroups&)>;
 
+void run_cpu_ranks(const rl::Config& config, const RankBody& body) {
+  test::run_ranks(rl::mesh_shape(config.parallel), body, std::chrono::seconds(30),
+                  rl::sharding_axes(config.parallel));
+}
+
 // Ranks as threads, each with a device of its own.
 void run_device_ranks(const rl::Config& config, const RankBody& body) {
   if (wanted_device() == "cpu") {
-    test::run_ranks(rl::mesh_shape(config.parallel), body);
+    run_cpu_ranks(config, body);
     return;
   }
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -159,8 +164,13 @@ std::map<std::string, at::Tensor> tensors_of(const fs::path& run_dir) {
 
 double length_of(const at::Tensor& x) { return x.norm().item<double>(); }
 
-// Three steps change a weight by about 1e-4 of itself, and the moments are made of gradients alone.
+// Three steps change a weight by about 1e-4 of itself. Moments are made of gradients alone, and so
+// are the biases, which begin at 0.
 constexpr double kWeights = 1e-5, kMoments = 2e-3, kMetrics = 1e-3;
+
+bool is_of_gradients(const std::string& name) {
+  return name.find("exp_avg") != std::string::npos || name.find(".bias") != std::string::npos;
+}
 
 // The first key, file or tensor in which two runs differ by more than rounding in fp32 explains;
 // empty when there is none.
@@ -184,9 +194,12 @@ std::string first_difference(const fs::path& a, const fs::path& b) {
   const auto tensors_a = tensors_of(a), tensors_b = tensors_of(b);
   for (const auto& [name, x] : tensors_a) {
     const auto found = tensors_b.find(name);
-    const double bound = name.find("exp_avg") == std::string::npos ? kWeights : kMoments;
-    if (found == tensors_b.end() || !(length_of(x - found->second) <= bound * length_of(x))) {
-      return name;
+    if (found == tensors_b.end()) {
+      return name + " is missing";
+    }
+    const double distance = length_of(x - found->second);
+    if (!(distance <= (is_of_gradients(name) ? kMoments : kWeights) * length_of(x))) {
+      return name + ": " + c10::str(distance, " of ", length_of(x));
     }
   }
   return tensors_a.size() == tensors_b.size() ? "" : "number of tensors";
@@ -199,7 +212,8 @@ std::vector<std::vector<Part>> cases_of(const test::Models& models) {
   for (const Part& layout : kLayouts) {
     all.push_back({qwen3, layout, kAlgorithms[0], kDtypes[0], kRecomputations[0]});
   }
-  for (const char* model : {"qwen2", "llama"}) {
+  for (const char* model :
+       {"qwen2", "llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "qwen3_5"}) {
     all.push_back(
         {models.part(model), kLayouts[0], kAlgorithms[0], kDtypes[0], kRecomputations[0]});
   }
@@ -233,10 +247,9 @@ TEST_CASE("training in fp32 on CUDA devices is the CPU's but for rounding") {
     }
     INFO(name_of(parts));
     const test::TemporaryDirectory cpu, device;
-    test::run_ranks(rl::mesh_shape(config.parallel),
-                    [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
-                      test::train(config, task.rollouts, cpu.path(), mesh, comms);
-                    });
+    run_cpu_ranks(config, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
+      test::train(config, task.rollouts, cpu.path(), mesh, comms);
+    });
     train_on_device(config, task, device.path());
     CHECK(first_difference(cpu.path(), device.path()) == "");
   }
