@@ -1,4 +1,5 @@
-"""Completions of the built-in generator beside transformers', vLLM's and llama.cpp's on the same CPU.
+"""Completions of the built-in generator beside transformers', vLLM's and llama.cpp's on the same CPU, or with --device cuda
+beside transformers' on the same GPU (--bench bench_gpu_generate).
 
 All get the same model, the same prompts of ids, the same dtype and two threads, and compute greedy completions of the same
 length. Every repetition is a process of its own, one of each engine in turns: a batch to warm up, then one that counts.
@@ -6,7 +7,7 @@ Of the repetitions the median is reported. Without .env/vllm or .env/llama (`too
 out. llama.cpp is asked through ringside_bridge.llama_server, which writes float32 files and keeps attention in float32, a
 slot for each completion. vLLM runs with its default options and prefix caching, which is emptied before each batch.
 
-Usage: beside_others.py MODEL_DIR [--dtype float32|bfloat16] [--prompts N] [--samples N] [--prompt-tokens N]
+Usage: beside_others.py MODEL_DIR [--device cpu|cuda] [--dtype float32|bfloat16] [--prompts N] [--samples N] [--prompt-tokens N]
          [--new-tokens N] [--threads N] [--repetitions N] [--engines NAME,NAME] [--bench BENCH_GENERATE]
 """
 
@@ -49,8 +50,8 @@ def run_transformers(options):
     import transformers
     torch.set_num_threads(options.threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype),
-                                                              attn_implementation="sdpa").eval()
-    ids = torch.tensor(prompts_of(options))
+                                                              attn_implementation="sdpa").eval().to(options.device)
+    ids = torch.tensor(prompts_of(options), device=options.device)
 
     def complete():
         with torch.no_grad():
@@ -110,8 +111,8 @@ def answer_of(engine, options):
     if engine == "ringside":
         words = [options.bench, str(options.model), "--repetitions", "1", "--print"]
     else:
-        words = [PYTHONS[engine], __file__, str(options.model), "--run", engine]
-    words += ["--dtype", options.dtype, "--prompts", options.prompts, "--samples", options.samples, "--prompt-tokens",
+        words = [PYTHONS[engine] if PYTHONS[engine].exists() else sys.executable, __file__, str(options.model), "--run", engine]
+    words += ["--device", options.device, "--dtype", options.dtype, "--prompts", options.prompts, "--samples", options.samples, "--prompt-tokens",
               options.prompt_tokens, "--new-tokens", options.new_tokens, "--threads", options.threads]
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment, check=False)
@@ -122,6 +123,8 @@ def answer_of(engine, options):
 
 def compare(options):
     engines = ["ringside", *(e for e, python in PYTHONS.items() if python.exists())]
+    if options.device == "cuda":  # the environments' vLLM and llama.cpp are built for CPUs
+        engines = ["ringside", "transformers"]
     if options.dtype != "float32":
         engines = [engine for engine in engines if engine != "llama_cpp"]
     if options.engines:
@@ -134,7 +137,7 @@ def compare(options):
             seconds[engine] += answer["seconds"]
             completions[engine] = answer["completions"]
     tokens = options.prompts * options.samples * options.new_tokens
-    line = {"dtype": options.dtype, "prompts": options.prompts, "samples": options.samples,
+    line = {"device": options.device, "dtype": options.dtype, "prompts": options.prompts, "samples": options.samples,
             "prompt_tokens": options.prompt_tokens, "new_tokens": options.new_tokens}
     for engine in engines:
         line[engine] = {"tokens_per_s": round(tokens / statistics.median(seconds[engine]), 1),
@@ -146,6 +149,7 @@ def compare(options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     for name, value in {"prompts": 64, "samples": 1, "prompt-tokens": 64, "new-tokens": 64, "threads": 2,
                         "repetitions": 3}.items():

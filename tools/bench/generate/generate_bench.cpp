@@ -1,8 +1,9 @@
 // Bench of the built-in generator: completions of a Hugging Face directory's model, all of the same
 // length. Prints one JSON object: tokens a second (the median), the seconds of each repetition and
-// of the first tokens, and the peak of resident memory.
+// of the first tokens, and the peak of resident memory. Linked for CUDA it is bench_gpu_generate.
 //
-// Usage: bench_generate MODEL_DIR [--dtype float32|bfloat16] [--prompts N] [--samples N]
+// Usage: bench_generate MODEL_DIR [--device cpu|cuda] [--dtype float32|bfloat16] [--prompts N]
+// [--samples N]
 //          [--prompt-tokens N] [--new-tokens N] [--temperature T] [--top-p P] [--rows N]
 //          [--threads N] [--repetitions N]
 // Prompt i is made of the ids (7 t + 13 i + 1) mod 1000 at its places t. The first completion of
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "engine/device/device_backend.h"
 #include "engine/generate/generator.h"
 #include "engine/io/hf_directory.h"
 #include "engine/models/decoder.h"
@@ -26,7 +28,7 @@ using namespace ringside::engine;
 
 struct Options {
   std::string model;
-  std::string dtype = "float32";
+  std::string device = "cpu", dtype = "float32";
   int64_t prompts = 64, samples = 1, prompt_tokens = 64, new_tokens = 64;
   int64_t rows = 0;
   double temperature = 0, top_p = 1;
@@ -51,7 +53,9 @@ std::vector<std::vector<int64_t>> make_prompts(const Options& options) {
 
 void run(const Options& options) {
   at::set_num_threads(options.threads);
-  ComputeContext context(options.dtype == "float32" ? at::kFloat : at::kBFloat16);
+  const DeviceChoice chosen = choose_device(options.device, 0);
+  TORCH_CHECK(chosen.error.empty(), chosen.error);
+  ComputeContext context(options.dtype == "float32" ? at::kFloat : at::kBFloat16, chosen.device);
   WeightStorage storage;  // as a worker keeps them: constants in the compute dtype
   storage.frozen = true;
   Decoder decoder(load_model_config(options.model), context, storage);
@@ -93,6 +97,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Bench of the built-in generator");
   app.add_option("model", options.model)->required();
+  app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--prompts", options.prompts);
   app.add_option("--samples", options.samples);

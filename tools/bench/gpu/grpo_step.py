@@ -4,7 +4,10 @@ Both sides train the same random weights on the same 8192 tokens (one group of 8
 equal length, so that neither pads), with bf16 compute over fp32 master weights: forward, policy
 gradient loss, backward, clipping, AdamW. Nothing is generated. Prints JSON to stdout. MFU counts 6
 FLOPs per token and weight of a matrix product, and attention's products below the diagonal, against
-the GPU's dense bf16 peak.
+the GPU's dense bf16 peak; what is computed twice counts once.
+
+For long context: --document TOKENS --group N, and --recompute, which is model.recompute=full beside
+transformers' gradient checkpointing. A side that runs out of memory is said to.
 """
 
 import argparse
@@ -16,13 +19,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import torch
 import transformers
 
-STEPS, WARM_UP = 8, 3
-GROUP_SIZE, PROMPT_TOKENS = 8, 64
+PROMPT_TOKENS = 64
 LEARNING_RATE, MAX_GRAD_NORM = 1e-6, 1.0
 # Dense bf16 TFLOP/s, from the vendor's data sheets.
 PEAKS = {"A100": 312.0, "H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0}
@@ -40,10 +43,11 @@ class Shape:
     intermediate: int = 3072
     vocab: int = 151936
     document: int = 1024  # tokens of a prompt and its completion
+    group: int = 8  # completions of the prompt
 
     @property
     def tokens(self) -> int:
-        return GROUP_SIZE * self.document
+        return self.group * self.document
 
     @property
     def flops(self) -> float:
@@ -51,12 +55,35 @@ class Shape:
         heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim * self.hidden
         weights = self.layers * (heads + 3 * self.hidden * self.intermediate)
         weights += self.hidden * self.vocab
-        pairs = GROUP_SIZE * self.document * (self.document + 1) / 2
+        pairs = self.group * self.document * (self.document + 1) / 2
         attention = 12 * pairs * self.heads * self.head_dim * self.layers
         return 6 * weights * self.tokens + attention
 
 
-SMALL = Shape(64, 2, 4, 2, 16, 128, 512, 96)
+SMALL = Shape(64, 2, 4, 2, 16, 128, 512)
+
+
+class DevicePeak:
+    """Within it, the most memory that the driver says is in use on the first GPU; asked ten times a second."""
+
+    def __init__(self):
+        self.bytes = None
+        self._stop = threading.Event()
+
+    def _watch(self):
+        ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+        while not self._stop.wait(0.1):
+            used = int(subprocess.run(ask, capture_output=True, text=True, check=True).stdout) << 20
+            self.bytes = max(self.bytes or 0, used)
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
 
 
 def write_model(shape: Shape, folder: pathlib.Path) -> int:
@@ -69,7 +96,7 @@ def write_model(shape: Shape, folder: pathlib.Path) -> int:
         head_dim=shape.head_dim,
         intermediate_size=shape.intermediate,
         vocab_size=shape.vocab,
-        max_position_embeddings=4096,
+        max_position_embeddings=max(4096, shape.document),
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
@@ -84,7 +111,7 @@ def make_rollouts(shape: Shape) -> list[dict]:
     prompt = torch.randint(2, shape.vocab, (PROMPT_TOKENS,), generator=generator).tolist()
     length = shape.document - PROMPT_TOKENS
     rollouts = []
-    for _ in range(GROUP_SIZE):
+    for _ in range(shape.group):
         completion = torch.randint(2, shape.vocab, (length,), generator=generator).tolist()
         reward = torch.rand(1, generator=generator).item()
         rollouts.append(
@@ -106,7 +133,7 @@ def run_ours(folder: pathlib.Path, shape: Shape, options: argparse.Namespace) ->
         "model.dtype": "bfloat16",
         "model.device": options.device,
         "rollout.prompts_per_step": 1,
-        "rollout.group_size": GROUP_SIZE,
+        "rollout.group_size": shape.group,
         "rollout.max_completion_tokens": shape.document,
         "algorithm.preset": "grpo",
         "algorithm.kl_coef": 0,
@@ -115,11 +142,12 @@ def run_ours(folder: pathlib.Path, shape: Shape, options: argparse.Namespace) ->
         "optimizer.max_grad_norm": MAX_GRAD_NORM,
         "train.tokens_per_micro_batch": shape.tokens,
         "sp.shared_prefix": "false",  # transformers computes every prompt, too
+        "model.recompute": "full" if options.recompute else "none",
     }
     if options.device == "cpu":
         del words["model.device"]
     command = [options.ringside, "train", *(f"{key}={value}" for key, value in words.items())]
-    command += f"--rollouts {folder}/rollouts.jsonl --run-dir {folder}/run --steps {STEPS}".split()
+    command += f"--rollouts {folder}/rollouts.jsonl --run-dir {folder}/run --steps {options.steps}".split()
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"exit status {done.returncode} of {command}\n{done.stdout}{done.stderr}")
@@ -131,9 +159,12 @@ def run_ours(folder: pathlib.Path, shape: Shape, options: argparse.Namespace) ->
     )
 
 
-def run_transformers(folder: pathlib.Path, rollouts: list[dict], device: str) -> dict:
+def run_transformers(folder: pathlib.Path, rollouts: list[dict], options: argparse.Namespace) -> dict:
+    device = options.device
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     model.to(device).train()
+    if options.recompute:
+        model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0, fused=True)
     rows = [rollout["prompt_ids"] + rollout["completion_ids"] for rollout in rollouts]
     ids = torch.tensor(rows, device=device)
@@ -141,7 +172,7 @@ def run_transformers(folder: pathlib.Path, rollouts: list[dict], device: str) ->
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     first = PROMPT_TOKENS - 1  # scores the first token of the completion
     seconds, norms = [], []
-    for _ in range(STEPS):
+    for _ in range(options.steps):
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, dtype=torch.bfloat16):
@@ -158,10 +189,19 @@ def run_transformers(folder: pathlib.Path, rollouts: list[dict], device: str) ->
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    side = dict(seconds=seconds, grad_norm=norms)
-    if device == "cuda":
-        side["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return side
+    return dict(seconds=seconds, grad_norm=norms)
+
+
+def measured(run, on_gpu: bool) -> dict:
+    """What `run` returns with its peak of the device's memory, or that it had too little."""
+    try:
+        if not on_gpu:
+            return run()
+        with DevicePeak() as peak:
+            side = run()
+        return side | dict(peak_bytes=peak.bytes)
+    except torch.OutOfMemoryError as error:
+        return dict(out_of_memory=str(error).split(". ")[0])
 
 
 def peak_tflops(options: argparse.Namespace) -> float | None:
@@ -176,12 +216,17 @@ def main() -> int:
     parser.add_argument("--ringside", type=pathlib.Path, required=True, help="ringside_cuda")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="a tiny shape, to check the script")
+    parser.add_argument("--document", type=int, help="tokens of a prompt and its completion")
+    parser.add_argument("--group", type=int, default=8, help="completions of the prompt")
+    parser.add_argument("--recompute", action="store_true", help="layers are computed again in the backward")
+    parser.add_argument("--steps", type=int, default=8, help="of which the first three eighths are not counted")
     parser.add_argument("--peak-tflops", type=float, help="dense bf16 peak of a GPU not in PEAKS")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("grpo_step: torch sees no CUDA device", file=sys.stderr)
         return 1
-    shape = SMALL if options.small else Shape()
+    shape = dataclasses.replace(SMALL if options.small else Shape(), group=options.group,
+                                document=options.document or (96 if options.small else 1024))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         parameters = write_model(shape, folder / "model")
@@ -189,20 +234,25 @@ def main() -> int:
         lines = "".join(json.dumps(rollout) + "\n" for rollout in rollouts)
         (folder / "rollouts.jsonl").write_text(lines)
         # First ours, in a process of its own: the GPU is empty again when transformers starts.
-        sides = {"ringside": run_ours(folder, shape, options)}
-        sides["transformers"] = run_transformers(folder, rollouts, options.device)
+        on_gpu = options.device == "cuda"
+        sides = {"ringside": measured(lambda: run_ours(folder, shape, options), on_gpu)}
+        sides["transformers"] = measured(lambda: run_transformers(folder, rollouts, options), on_gpu)
     peak = peak_tflops(options)
     for side in sides.values():
-        side["median_seconds"] = statistics.median(side["seconds"][WARM_UP:])
+        if "seconds" not in side:
+            continue
+        side["median_seconds"] = statistics.median(side["seconds"][3 * options.steps // 8 :])
         side["tokens_per_second"] = shape.tokens / side["median_seconds"]
         side["tflops"] = shape.flops / side["median_seconds"] / 1e12
         side["mfu"] = side["tflops"] / peak if peak else None
-    ours, theirs = (sides[name]["grad_norm"][0] for name in ("ringside", "transformers"))
-    record = dict(shape=dataclasses.asdict(shape), parameters=parameters, tokens=shape.tokens)
+    record = dict(shape=dataclasses.asdict(shape), parameters=parameters, tokens=shape.tokens,
+                  recompute=options.recompute)
     record |= dict(peak_tflops=peak, transformers=transformers.__version__, sides=sides)
-    record["grad_norm_off_by"] = abs(ours / theirs - 1)
+    if all("seconds" in side for side in sides.values()):
+        ours, theirs = (sides[name]["grad_norm"][0] for name in ("ringside", "transformers"))
+        record["grad_norm_off_by"] = abs(ours / theirs - 1)
     print(json.dumps(record, indent=1))
-    if record["grad_norm_off_by"] > 0.05:
+    if record.get("grad_norm_off_by", 0.0) > 0.05:
         print("grpo_step: the sides' first gradient norms differ: not the same work", file=sys.stderr)
         return 1
     return 0
