@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs on this machine's GPU what only a GPU can tell, and writes gpu-DATE.json with date, commit,
-# versions and GPU: (1) the tests labelled "gpu", among them training on the device beside the CPU;
-# (2) the same under CUDA_LAUNCH_BLOCKING=1; (3) the bits of attention and of deterministic
-# trainings, which must be equal with and without it; (4) a step's memory peak beside the prediction
-# of `ringside check`; (5) the speed of attention, and a GRPO step of a Qwen3 of 0.6B parameters
-# beside transformers, where python3 has transformers.
+# versions and GPU. One after the other: (1) a step's memory peak beside the prediction of `ringside
+# check`; (2) the speed of attention; (3) where python3 has transformers, a GRPO step of a Qwen3 of
+# 0.6B parameters beside it. Then side by side: (4) the tests labelled "gpu", among them training on
+# the device beside the CPU; (5) the same under CUDA_LAUNCH_BLOCKING=1; (6) the bits of attention and
+# of deterministic trainings, which must be equal with and without it.
 #
 # Usage: tools/gpu_check.sh    in a checkout after `tools/setup.sh --cuda`; results in tools/bench/results/
 #        ./gpu_check.sh        in an unpacked bundle that was made with --cuda; results in results/
@@ -33,13 +33,17 @@ use_bundle() {
   bench_attention() { bin/with-torch libexec/bench_gpu_attention "$@"; }
   gpu_test() { bin/with-torch "tests/$1" "${@:2}"; }
   gpu_tests() {
-    local name labels ran=0
+    local name labels process failed=0 running=()
     while read -r name labels; do
       [[ " $labels " == *" gpu "* ]] || continue
-      gpu_test "$name" || return 1
-      ran=1
+      gpu_test "$name" &
+      running+=($!)
     done <tests/labels.txt
-    ((ran)) || die "no test carries the label gpu"
+    ((${#running[@]})) || die "no test carries the label gpu"
+    for process in "${running[@]}"; do
+      wait "$process" || failed=1
+    done
+    return "$failed"
   }
 }
 
@@ -53,7 +57,7 @@ use_checkout() {
   ninja -C build ringside_cuda bench_gpu_attention $tests
   bench_attention() { build/tools/bench/gpu/bench_gpu_attention "$@"; }
   gpu_test() { "$(find build/tests -type f -name "$1" -executable)" "${@:2}"; }
-  gpu_tests() { ctest --test-dir build -L gpu --no-tests=error --output-on-failure; }
+  gpu_tests() { ctest --test-dir build -L gpu --no-tests=error --output-on-failure -j "$(nproc)"; }
 }
 
 # A JSON string of some text.
@@ -63,13 +67,45 @@ quoted() {
   printf '"%s"' "${text//$'\n'/\\n}"
 }
 
-# part NAME COMMAND...: runs it and records whether it passed, and its seconds.
+# record NAME STATUS SECONDS: how a part ended.
+record() {
+  local outcome=passed
+  (($2 == 0)) || { outcome=failed; status=1; }
+  parts+="$(quoted "$1"): {\"outcome\": \"$outcome\", \"seconds\": $3}, "
+}
+
+# part NAME COMMAND...: runs it and records how it ended.
 part() {
-  local name=$1 begin=$SECONDS outcome=passed
+  local name=$1 begin=$SECONDS ended=0
   shift
   say "$name"
-  "$@" || { outcome=failed; status=1; }
-  parts+="$(quoted "$name"): {\"outcome\": \"$outcome\", \"seconds\": $((SECONDS - begin))}, "
+  "$@" || ended=$?
+  record "$name" "$ended" $((SECONDS - begin))
+}
+
+# parts_at_once [NAME COMMAND]...: runs them side by side, prints what each printed, and records how each ended. The
+# command is one word.
+parts_at_once() {
+  local names=() processes=() i ended
+  while (($# > 0)); do
+    say "$1"
+    names+=("$1")
+    (
+      begin=$SECONDS ended=0
+      "$2" >"$work/output_${#names[@]}" 2>&1 || ended=$?
+      echo $((SECONDS - begin)) >"$work/seconds_${#names[@]}"
+      exit "$ended"
+    ) &
+    processes+=($!)
+    shift 2
+  done
+  for i in "${!names[@]}"; do
+    ended=0
+    wait "${processes[i]}" || ended=$?
+    echo "== ${names[i]}"
+    cat "$work/output_$((i + 1))"
+    record "${names[i]}" "$ended" "$(<"$work/seconds_$((i + 1))")"
+  done
 }
 
 blocking_tests() { CUDA_LAUNCH_BLOCKING=1 gpu_tests; }
@@ -138,10 +174,7 @@ dry_run() {
 measure() {
   "$program" --version | tee "$work/version"
   grep -q '^cuda: [1-9]' "$work/version" || die "$program sees no CUDA device, though nvidia-smi answers"
-  part "gpu tests" gpu_tests
-  part "gpu tests, blocking launches" blocking_tests
-  part "equal bits of attention with blocking launches" equal_bits
-  part "equal bits of trainings with blocking launches" equal_training
+  mkdir -p "$results"
   part "memory peak" memory_peak
   part "attention" attention_speed
   if "$python" -c 'import transformers' 2>/dev/null; then
@@ -149,10 +182,15 @@ measure() {
   else
     say "$python has no transformers: no GRPO step beside it"
   fi
-  mkdir -p "$results"
-  local file
+  local file gpu
+  gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)
   file=$results/gpu-$(date -u +%Y-%m-%d).json
-  write_results "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)" >"$file"
+  write_results "$gpu" >"$file"  # so that they are there if what follows does not end
+  export OMP_NUM_THREADS=4
+  parts_at_once "gpu tests" gpu_tests "gpu tests, blocking launches" blocking_tests \
+    "equal bits of attention with blocking launches" equal_bits \
+    "equal bits of trainings with blocking launches" equal_training
+  write_results "$gpu" >"$file"
   say "results are in $file"
 }
 

@@ -79,11 +79,13 @@ class Program:
 
     def __init__(self, ringside: pathlib.Path, folder: pathlib.Path):
         self._ringside, self._folder = ringside, folder
+        self._trained = {}
 
     def run(self, words: list, device: str, dtype: str) -> None:
         command = [self._ringside, *words, f"model.device={device}", f"model.dtype={dtype}"]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=200,
-                              env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
+                              env=os.environ | {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}),
+                              check=False)
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
             raise RuntimeError(f"{words[0]} on {device} in {dtype}: exit status {done.returncode}\n{tail}")
@@ -101,7 +103,13 @@ class Program:
         return [line["completion"] for line in read_lines(output)]
 
     def train(self, device: str, words: list[str], dtype: str = "float32") -> tuple[list[dict], dict[str, torch.Tensor]]:
-        """Metrics of the steps, and the final weights or adapters."""
+        """Metrics of the steps, and the final weights or adapters. The same training is run once."""
+        key = (device, tuple(words), dtype)
+        if key not in self._trained:
+            self._trained[key] = self._train(device, words, dtype)
+        return self._trained[key]
+
+    def _train(self, device: str, words: list[str], dtype: str) -> tuple[list[dict], dict[str, torch.Tensor]]:
         run_dir = pathlib.Path(tempfile.mkdtemp(dir=self._folder))
         self.run(["train", f"model.path={self._folder / 'model'}", "--rollouts", self._folder / "rollouts.jsonl", "--steps",
                   STEPS, "--run-dir", run_dir, "rollout.prompts_per_step=2", "rollout.group_size=4", "algorithm.kl_coef=0.05",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sp/attention/cuda/kernels.h"
+#include "sp/mesh/c10d_communicator.h"
 #include "sp/mesh/nccl_groups.h"
 #include "tests/sp/cuda_problem.h"
 #include "tests/sp/cuda_twins.h"
@@ -277,6 +278,58 @@ TEST_CASE("a flash call equals its CPU twin for every mask, length and head grou
   }
 }
 
+TEST_CASE("a cuDNN call equals its CPU twin", "[gpu]") {
+  if (no_gpu()) {
+    return;
+  }
+  if (at::cuda::getCurrentDeviceProperties()->major < 9) {
+    WARN("this GPU has no such kernels: not run");
+    return;
+  }
+  // Entries with padding and without.
+  const std::vector<std::vector<int64_t>> documents{{70, 1, 130, 9}, {256}, {300, 512, 2}, {2100}};
+  for (const auto& lengths : documents) {
+    for (const auto& [kv, query_heads] :
+         {std::pair{Shape{2, 64}, 4}, {{1, 128}, 3}, {{2, 8}, 2}, {{1, 72}, 1}}) {
+      const CallProblem p{lengths, lengths, {-1, 0}, kv, query_heads};
+      const auto ops = sp::cuda_varlen_group_ops(/*least_cudnn_rows=*/1);
+      const auto exact = run_call(p, test::CpuVarlenGroupOps(), at::kDouble);
+      const auto rounded = run_call(p, test::CpuVarlenGroupOps(), at::kBFloat16);
+      const auto got = run_call(p, *ops, at::kBFloat16);
+      INFO("first of " << lengths.size() << " documents " << lengths[0] << ", heads " << query_heads
+                       << " / " << kv.heads << ", head dim " << kv.head_dim);
+      CHECK(test::max_abs_diff(got[1], exact[1]) < 1e-3);
+      for (const std::size_t i : {0, 2, 3, 4}) {
+        INFO("tensor " << i << " of out, lse, dq, dk, dv");
+        CHECK(test::relative_error(got[i], exact[i]) <=
+              2 * test::relative_error(rounded[i], exact[i]) + 1e-4);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuDNN takes long causal documents, and none where results must be reproducible",
+          "[gpu]") {
+  if (no_gpu() || at::cuda::getCurrentDeviceProperties()->major < 9) {
+    return;
+  }
+  const at::Tensor q = at::empty({10, 2, 64}, at::dtype(at::kBFloat16).device(at::kCUDA));
+  const auto call = [](const std::vector<int64_t>& queries, const std::vector<int64_t>& keys,
+                       sp::VarlenGroupMask mask) {
+    return sp::make_varlen_call(ranges(queries), ranges(keys), mask, at::kCUDA);
+  };
+  CHECK(sp::is_for_cudnn(q, call({9000}, {9000}, {-1, 0})));
+  CHECK(sp::is_for_cudnn(q, call({9000, 10, 3}, {9000, 10, 3}, {-1, 0})));
+  CHECK_FALSE(sp::is_for_cudnn(q, call({2000, 2000, 2000}, {2000, 2000, 2000}, {-1, 0})));
+  CHECK_FALSE(sp::is_for_cudnn(q, call({9000}, {9000}, {-1, -1})));
+  CHECK_FALSE(sp::is_for_cudnn(q, call({9000}, {9000}, {100, 0})));
+  CHECK_FALSE(sp::is_for_cudnn(q, call({9000}, {9500}, {-1, 0})));
+  CHECK_FALSE(sp::is_for_cudnn(q.to(at::kFloat), call({9000}, {9000}, {-1, 0})));
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  CHECK_FALSE(sp::is_for_cudnn(q, call({9000}, {9000}, {-1, 0})));
+  at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
+}
+
 TEST_CASE("attention on one GPU is as exact as a single flash call", "[gpu]") {
   if (no_gpu()) {
     return;
@@ -382,6 +435,26 @@ TEST_CASE("groups of one rank need no NCCL call", "[gpu]") {
   const auto connect = sp::nccl_groups(sp::Mesh({1, 1, 1}, 0), rendezvous, at::Device("cuda:0"));
   CHECK(connect(sp::axes::kLoss)->size() == 1);
   CHECK(connect(sp::axes::kRing)->size() == 1);
+}
+
+// With a GPU for each rank, tests/rl/training_cuda_test.cpp has groups of several.
+TEST_CASE("NCCL's collectives over one rank keep their input", "[gpu]") {
+  if (no_gpu()) {
+    return;
+  }
+  const auto comm = sp::make_c10d_communicator(
+      sp::make_nccl_process_group(c10::make_intrusive<c10d::HashStore>(), 0, 1,
+                                  at::Device("cuda:0"), std::chrono::seconds(20)));
+  const at::Tensor input = at::arange(12, at::dtype(at::kFloat).device("cuda:0")).view({4, 3});
+  at::Tensor tensor = input.clone();
+  comm->all_reduce_sum(tensor, "test");
+  comm->all_reduce_max(tensor, "test");
+  comm->broadcast(tensor, 0, "test");
+  CHECK(at::equal(tensor, input));
+  CHECK(at::equal(comm->all_gather(input, "test"), input.unsqueeze(0)));
+  CHECK(at::equal(comm->all_gather_rows(input, {4}, "test"), input));
+  CHECK(at::equal(comm->reduce_scatter_rows(input, {4}, "test"), input));
+  CHECK(at::equal(comm->all_to_all(input.flatten(), {12}, {12}, "test"), input.flatten()));
 }
 
 TEST_CASE("an NCCL group refuses another device than CUDA's", "[gpu]") {

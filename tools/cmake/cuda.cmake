@@ -75,7 +75,7 @@ target_compile_definitions(ringside_cuda_headers INTERFACE USE_C10D_NCCL)
 target_link_libraries(ringside_cuda_headers INTERFACE ringside_torch)
 
 add_library(ringside_sp_cuda STATIC
-  "${CMAKE_SOURCE_DIR}/sp/attention/cuda/row_kernels.cu" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/kernels.cpp"
+  "${CMAKE_SOURCE_DIR}/sp/attention/cuda/row_kernels.cu" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/cudnn_attention.cpp" "${CMAKE_SOURCE_DIR}/sp/attention/cuda/kernels.cpp"
   "${CMAKE_SOURCE_DIR}/sp/mesh/nccl_groups.cpp")
 target_include_directories(ringside_sp_cuda PUBLIC "${CMAKE_SOURCE_DIR}")
 target_link_libraries(ringside_sp_cuda PUBLIC sp_ring_step sp_mesh ringside_cuda_headers)

@@ -35,68 +35,87 @@ double seconds_of(const std::function<void()>& work) {
 // Waits for the device: a value on the host depends on everything before.
 void wait_for(const at::Tensor& tensor) { (void)tensor.flatten()[0].item(); }
 
-// The best of a few tries, at a size that takes long enough to measure. flops_of and run take the
-// size.
+// The best of a few tries, at a size that takes long enough to measure. flops_of and prepare take
+// the size; prepare returns what is measured.
 double flops_per_s(int64_t size, const std::function<double(int64_t)>& flops_of,
-                   const std::function<void(int64_t)>& run) {
-  run(size);  // allocations, threads
-  double seconds = seconds_of([&] { run(size); });
+                   const std::function<std::function<void()>(int64_t)>& prepare) {
+  std::function<void()> run = prepare(size);
+  run();  // allocations, threads
+  double seconds = seconds_of(run);
   while (seconds < kEnoughSeconds && size < 16384) {
     size *= 2;
-    seconds = seconds_of([&] { run(size); });
+    run = prepare(size);
+    run();
+    seconds = seconds_of(run);
   }
   for (int i = 0; i < 2; ++i) {
-    seconds = std::min(seconds, seconds_of([&] { run(size); }));
+    seconds = std::min(seconds, seconds_of(run));
   }
   return flops_of(size) / seconds;
+}
+
+// Numbers of a computation: a GPU multiplies zeros and ones faster.
+at::Tensor drawn(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::randn(sizes, options.dtype(at::kFloat)).to(options);
 }
 
 double attention_flops_per_s(const at::TensorOptions& options) {
   const sp::HeadShape heads{8, 2, 128};
   const auto groups = sp::single_rank_groups(options.device());
-  const auto run = [&](int64_t tokens) {
+  const auto prepare = [&](int64_t tokens) -> std::function<void()> {
     const auto plan = std::make_shared<const sp::AttentionPlan>(
         sp::plan_attention(sp::SequenceLayout({tokens}, 1, 1), heads, 0));
     const auto kernels = engine::device_backend(options.device().type()).attention_kernels({});
     const auto make = [&](int64_t h) {
-      return at::ones({tokens, h, heads.head_dim}, options).set_requires_grad(true);
+      return drawn({tokens, h, heads.head_dim}, options).set_requires_grad(true);
     };
     const at::Tensor q = make(heads.num_query_heads), k = make(heads.num_kv_heads),
-                     v = make(heads.num_kv_heads);
+                     v = make(heads.num_kv_heads),
+                     dout = drawn({tokens, heads.num_query_heads, heads.head_dim}, options);
     sp::AttentionOptions scaled;
     scaled.softmax_scale = 0.088;
     const sp::AttentionContext context{kernels->prepare(plan, options),
                                        groups.tensors(sp::axes::kUlysses),
                                        groups.tensors(sp::axes::kRing)};
-    const at::Tensor out = sp::attention(q, k, v, context, scaled);
-    out.backward(at::ones_like(out));
-    wait_for(q.grad());
+    return [=] {
+      sp::attention(q, k, v, context, scaled).backward(dout);
+      wait_for(q.grad());
+    };
   };
   const auto flops = [&](int64_t tokens) {
     return 3.5 * 4 * 0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1) *
            static_cast<double>(heads.num_query_heads * heads.head_dim);
   };
-  return flops_per_s(512, flops, run);
+  return flops_per_s(512, flops, prepare);
 }
 
 double gemm_flops_per_s(const at::TensorOptions& options) {
   const at::NoGradGuard no_grad;
-  const auto run = [&](int64_t n) {
-    wait_for(at::mm(at::ones({n, n}, options), at::ones({n, n}, options)));
+  const auto prepare = [&](int64_t n) -> std::function<void()> {
+    const at::Tensor a = drawn({n, n}, options), b = drawn({n, n}, options);
+    return [=] { wait_for(at::mm(a, b)); };
   };
   return flops_per_s(
       512, [](int64_t n) { return 2.0 * static_cast<double>(n * n) * static_cast<double>(n); },
-      run);
+      prepare);
 }
 
 double memory_bytes_per_s(const at::TensorOptions& options) {
   const at::Tensor bytes = at::ones({kMessageBytes}, options.dtype(at::kFloat));
-  wait_for(bytes.sum());
+  constexpr int kReads = 8;  // one wait for several, which is long beside one on a GPU
+  const auto read = [&] {
+    at::Tensor sum;
+    for (int i = 0; i < kReads; ++i) {
+      sum = bytes.sum();
+    }
+    wait_for(sum);
+  };
+  read();
   double seconds = 1e9;
   for (int i = 0; i < 3; ++i) {
-    seconds = std::min(seconds, seconds_of([&] { wait_for(bytes.sum()); }));
+    seconds = std::min(seconds, seconds_of(read));
   }
-  return static_cast<double>(bytes.nbytes()) / seconds;
+  return kReads * static_cast<double>(bytes.nbytes()) / seconds;
 }
 
 // One of two ranks, which are threads: sends to the other and receives at the same time.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "sp/attention/cuda/cudnn_attention.h"
 #include "sp/attention/cuda/exact_attention.h"
 #include "sp/attention/cuda/row_kernels.h"
 
@@ -115,6 +116,8 @@ std::optional<int64_t> bound(int64_t window) {
 
 class CudaVarlenGroupOps final : public VarlenGroupOps {
  public:
+  explicit CudaVarlenGroupOps(int64_t least_cudnn_rows) : least_cudnn_rows_(least_cudnn_rows) {}
+
   at::DeviceType device() const override { return at::kCUDA; }
 
   at::ScalarType compute_dtype(at::ScalarType wire_dtype) const override {
@@ -131,6 +134,9 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
     }
     check_call(q_nhD, k_mKD, v_mKD);
     const c10::cuda::CUDAGuard guard(q_nhD.device());
+    if (is_for_cudnn(q_nhD, call, least_cudnn_rows_)) {
+      return cudnn_attention(q_nhD, k_mKD, v_mKD, call, softmax_scale);
+    }
     const auto results = at::_flash_attention_forward(
         aligned(q_nhD), aligned(k_mKD), aligned(v_mKD), call.cumulative_query, call.cumulative_key,
         call.max_query, call.max_key, /*dropout_p=*/0.0, call.mask.causal(),
@@ -158,6 +164,10 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
                 "CUDA attention: backward needs a contiguous fp32 LSE [", q_nhD.size(1), ", ",
                 q_nhD.size(0), "], got ", lse_hn.scalar_type(), " ", lse_hn.sizes());
     const c10::cuda::CUDAGuard guard(q_nhD.device());
+    if (is_for_cudnn(q_nhD, call, least_cudnn_rows_)) {
+      return cudnn_attention_backward(dout_nhD, q_nhD, k_mKD, v_mKD, out_nhD, lse_hn, call,
+                                      softmax_scale);
+    }
     // Used only with dropout.
     const at::Tensor rng_state = at::empty({2}, q_nhD.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q_nhD.options());
@@ -207,12 +217,15 @@ class CudaVarlenGroupOps final : public VarlenGroupOps {
                                    lse_rows(whole, part), table_of(moves),
                                    c10::cuda::getCurrentCUDAStream()));
   }
+
+ private:
+  int64_t least_cudnn_rows_;
 };
 
 }  // namespace
 
-std::shared_ptr<const VarlenGroupOps> cuda_varlen_group_ops() {
-  return std::make_shared<CudaVarlenGroupOps>();
+std::shared_ptr<const VarlenGroupOps> cuda_varlen_group_ops(int64_t least_cudnn_rows) {
+  return std::make_shared<CudaVarlenGroupOps>(least_cudnn_rows);
 }
 
 std::shared_ptr<const RingStepKernels> cuda_kernels() {

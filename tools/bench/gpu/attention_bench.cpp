@@ -1,11 +1,11 @@
 // TFLOP/s of attention forward and backward on one GPU: the executor at P = 1, and the plain flash
-// kernel in one call over the same documents. If documents share prefixes, the plain kernel
-// computes and stores every prefix again. Both rates use the FLOPs of the shared form, so the ratio
-// of the rates is the ratio of the times. Writes a JSON array to stdout. With --digests it measures
-// nothing and writes one line a scenario: a hash of the bits of the executor's results, which must
-// be the same on every run with deterministic algorithms. Exits with 0 without a GPU, and measures
-// nothing.
-// Shapes: T = tokens, H = query heads, K = KV heads, D = head dim.
+// kernel in one call over the same documents; for whole documents also cuDNN's kernels. If
+// documents share prefixes, the plain kernel computes and stores every prefix again. Both rates use
+// the FLOPs of the shared form, so the ratio of the rates is the ratio of the times. Writes a JSON
+// array to stdout. With --digests it measures nothing and writes one line a scenario: a hash of the
+// bits of the executor's results, which must be the same on every run with deterministic
+// algorithms. Exits with 0 without a GPU, and measures nothing. Shapes: T = tokens, H = query
+// heads, K = KV heads, D = head dim.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContext.h>
@@ -66,6 +66,10 @@ std::vector<Scenario> scenarios() {
     const int64_t tokens = thousands * 1024;
     const std::string size = std::to_string(thousands) + "k";
     all.push_back(documents("one document, " + size, tokens, 1));
+    if (thousands == 128) {
+      all.push_back(documents("16 documents, " + size, tokens, 16));
+      all.push_back(documents("32 documents, " + size, tokens, 32));
+    }
     all.push_back(documents("64 documents, " + size, tokens, 64));
     all.push_back(groups("8 groups of 16, shared prefix, " + size, tokens, 8, 16, /*shared=*/true));
     all.push_back(groups("8 groups of 16, unshared, " + size, tokens, 8, 16, /*shared=*/false));
@@ -120,7 +124,8 @@ Times time_executor(const Scenario& scenario, std::shared_ptr<const sp::Attentio
           seconds([&] { sp::run_backward(side, in.kv_T2KD, *prepared, *alone, kScale); })};
 }
 
-Times time_flash(const Scenario& scenario) {
+// One call over whole documents, by the flash kernel or by cuDNN.
+Times time_call(const Scenario& scenario, int64_t least_cudnn_rows) {
   std::vector<sp::Range> rows;
   int64_t tokens = 0;
   for (const int64_t n : scenario.documents) {
@@ -131,12 +136,24 @@ Times time_flash(const Scenario& scenario) {
   const auto call = sp::make_varlen_call(rows, rows, {-1, 0}, at::kCUDA);
   const at::Tensor k = in.kv_T2KD.narrow(1, 0, kHeads.num_kv_heads);
   const at::Tensor v = in.kv_T2KD.narrow(1, kHeads.num_kv_heads, kHeads.num_kv_heads);
-  const auto ops = sp::cuda_varlen_group_ops();
+  const auto ops = sp::cuda_varlen_group_ops(least_cudnn_rows);
   const auto [out, lse] = ops->attend(in.q_THD, k, v, call, kScale);
   const at::Tensor result = out, lse_HT = lse;
   return {seconds([&] { ops->attend(in.q_THD, k, v, call, kScale); }), seconds([&] {
             ops->attend_backward(in.dout_THD, in.q_THD, k, v, result, lse_HT, call, kScale);
           })};
+}
+
+// Times of cuDNN's kernels, which take a document at a time: of no use for many short ones.
+std::string cudnn_fields(const Scenario& scenario) {
+  if (scenario.documents.size() > 64 || at::cuda::getCurrentDeviceProperties()->major < 9) {
+    return "";
+  }
+  const Times times = time_call(scenario, /*least_cudnn_rows=*/1);
+  char text[100];
+  std::snprintf(text, sizeof(text), ", \"cudnn_forward_ms\": %.4f, \"cudnn_backward_ms\": %.4f",
+                times.forward * 1e3, times.backward * 1e3);
+  return text;
 }
 
 std::size_t hash_of_bits(const at::Tensor& tensor) {
@@ -172,18 +189,18 @@ void report(const Scenario& scenario, bool first) {
   // Of the forward pass: two matrix products; the backward pass has five.
   const auto flops = static_cast<double>(plan->forward_flops());
   const Times executor = time_executor(scenario, plan);
-  const Times flash = time_flash(scenario);
+  const Times flash = time_call(scenario, sp::kNeverCudnn);
   const auto rate = [&](const Times& t) { return 3.5 * flops / t.both() / 1e12; };
   std::printf(
       "%s  {\"scenario\": \"%s\", \"tokens\": %lld, \"executor_forward_ms\": %.4f, "
       "\"executor_backward_ms\": %.4f, "
       "\"flash_forward_ms\": %.4f, \"flash_backward_ms\": %.4f, \"executor_tflops\": %.1f, "
       "\"flash_tflops\": %.1f, "
-      "\"ratio\": %.4f}",
+      "\"ratio\": %.4f%s}",
       first ? "" : ",\n", scenario.name.c_str(),
       static_cast<long long>(scenario.forest.num_tokens()), executor.forward * 1e3,
       executor.backward * 1e3, flash.forward * 1e3, flash.backward * 1e3, rate(executor),
-      rate(flash), flash.both() / executor.both());
+      rate(flash), flash.both() / executor.both(), cudnn_fields(scenario).c_str());
   std::fflush(stdout);
 }
 

@@ -218,6 +218,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a tiny shape, to check the script")
     parser.add_argument("--document", type=int, help="tokens of a prompt and its completion")
     parser.add_argument("--group", type=int, default=8, help="completions of the prompt")
+    parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--recompute", action="store_true", help="layers are computed again in the backward")
     parser.add_argument("--steps", type=int, default=8, help="of which the first three eighths are not counted")
     parser.add_argument("--peak-tflops", type=float, help="dense bf16 peak of a GPU not in PEAKS")
@@ -236,7 +237,8 @@ def main() -> int:
         # First ours, in a process of its own: the GPU is empty again when transformers starts.
         on_gpu = options.device == "cuda"
         sides = {"ringside": measured(lambda: run_ours(folder, shape, options), on_gpu)}
-        sides["transformers"] = measured(lambda: run_transformers(folder, rollouts, options), on_gpu)
+        if not options.alone:
+            sides["transformers"] = measured(lambda: run_transformers(folder, rollouts, options), on_gpu)
     peak = peak_tflops(options)
     for side in sides.values():
         if "seconds" not in side:
@@ -248,7 +250,7 @@ def main() -> int:
     record = dict(shape=dataclasses.asdict(shape), parameters=parameters, tokens=shape.tokens,
                   recompute=options.recompute)
     record |= dict(peak_tflops=peak, transformers=transformers.__version__, sides=sides)
-    if all("seconds" in side for side in sides.values()):
+    if len(sides) == 2 and all("seconds" in side for side in sides.values()):
         ours, theirs = (sides[name]["grad_norm"][0] for name in ("ringside", "transformers"))
         record["grad_norm_off_by"] = abs(ours / theirs - 1)
     print(json.dumps(record, indent=1))
