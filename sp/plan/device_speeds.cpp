@@ -22,9 +22,12 @@ constexpr int64_t kGb = 1'000'000'000;
 //   A100 312 TFLOP/s; 19.5; NVLink 3: 300 GB/s; 80 GB    H100 989; 67; NVLink 4: 450; 80
 //   H200 989; 67; NVLink 4: 450; 141                      B200 2250; 80; NVLink 5: 900; 180
 //   L40S 362; 91.6; PCIe 4.0 x16: 32; 48                  RTX 4090 165; 82.6; PCIe 4.0 x16: 32; 24
-// Attention: FlashAttention 2, which LibTorch has, reaches about 0.6 of the peak on the A100, 0.9
-// on the RTX 4090, and 0.4 on Hopper, whose own instructions it does not use; for B200 and L40S
-// 0.25 and 0.5 are assumed. GEMMs: 0.7 to 0.9. NVLink: 0.78. PCIe: 0.75; the RTX 4090 has no peer
+// H200: attention, GEMMs, fp32 and memory were measured on one by `ringside doctor --measure`
+// (tools/bench/results/gpu-2026-11-28.json). Others: attention by FlashAttention 2, which LibTorch
+// has, reaches about 0.6 of the peak on the A100 and 0.9 on the RTX 4090; by cuDNN, for long
+// documents, 0.53 on the H100, which is an H200 with less memory (blocks that a ring passes on go
+// through FlashAttention 2, at 0.33); for B200 and L40S 0.25 and 0.5
+// are assumed. GEMMs: 0.7 to 0.9. NVLink: 0.78. PCIe: 0.75; the RTX 4090 has no peer
 // access, so that bytes cross it twice. Between nodes: one 200 Gb/s adapter for each A100, 400 Gb/s
 // for H100, H200 and B200, 100 Gb/s for each L40S and 100 Gb/s for a node of RTX 4090, at 0.9. CPU:
 // fp32 on a core or two, ranks on one machine; 10 Gb/s between machines. `ringside doctor
@@ -33,8 +36,8 @@ const std::vector<DeviceSpeeds>& known_devices() {
   static const std::vector<DeviceSpeeds> devices{
       {"CPU", 40e9, 60e9, 40e9, 2e9, 1.1e9, 2e-4, 1e10, 0, 0},
       {"A100", 190e12, 250e12, 15e12, 235e9, 22e9, 2e-5, 1.9e12, 80 * kGb, 8},
-      {"H100", 400e12, 650e12, 45e12, 350e9, 45e9, 2e-5, 3.3e12, 80 * kGb, 8},
-      {"H200", 400e12, 650e12, 45e12, 350e9, 45e9, 2e-5, 4.8e12, 141 * kGb, 8},
+      {"H100", 520e12, 790e12, 10e12, 350e9, 45e9, 2e-5, 3.3e12, 80 * kGb, 8},
+      {"H200", 520e12, 790e12, 10e12, 350e9, 45e9, 2e-5, 3.6e12, 141 * kGb, 8},
       {"B200", 560e12, 1500e12, 55e12, 700e9, 45e9, 2e-5, 7.7e12, 180 * kGb, 8},
       {"L40S", 180e12, 270e12, 60e12, 24e9, 11e9, 3e-5, 0.86e12, 48 * kGb, 8},
       {"RTX 4090", 150e12, 150e12, 60e12, 12e9, 1.4e9, 3e-5, 1e12, 24 * kGb, 8},

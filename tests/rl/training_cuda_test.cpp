@@ -282,7 +282,9 @@ TEST_CASE("digests of deterministic trainings", "[.digests]") {
     for (const Part& dtype : {test::kDtypes[0], test::kDtypes[1]}) {
       parts[3] = dtype;
       const rl::Config config = test::config_of(parts);
-      if (rl::mesh_shape(config.parallel).world_size() > devices) {
+      // In bf16 the flash kernel takes head dims that are multiples of 8; that model's is 12.
+      if (rl::mesh_shape(config.parallel).world_size() > devices ||
+          (parts[0].name == "deepseek_v3" && dtype.name == "bf16")) {
         continue;
       }
       const test::TemporaryDirectory folder;
@@ -314,6 +316,7 @@ TEST_CASE("the peak of a step's device memory is what is predicted", "[.memory]"
   config.sp.shared_prefix = false;
   const auto model = engine::load_model_config(config.model.path);
   if (wanted_device() != "cpu") {
+    at::empty({1}, at::device(at::kCUDA));  // the allocator knows no device before its first use
     at::accelerator::resetPeakStats(0);
   }
   run_device_ranks(config, [&](const sp::Mesh& mesh, const sp::ProcessGroups& comms) {
