@@ -114,7 +114,8 @@ copy_files() {
   mkdir -p "$stage/bin" "$stage/tools" "$stage/python"
   cp tools/bundle/with-torch tools/bundle/ringside "$stage/bin"
   cp tools/bundle/README.md "$stage/README.md"
-  cp -r configs recipes "$stage"
+  # What git ignores stays here: a recipe's downloaded model has half a gigabyte.
+  git ls-files -z --cached --others --exclude-standard configs recipes | xargs -0 cp --parents -t "$stage"
   cp -r rollout_bridge/python/. "$stage/python"
   find "$stage/python" -name __pycache__ -prune -exec rm -r {} +
   cp tools/quickstart_task.py tools/quickstart_gain.py "$stage/tools"
