@@ -1,5 +1,5 @@
-// Log-probs of whole documents, computed over the mesh and returned in document order on every
-// rank.
+// What a model says of whole documents, log-probs or values, computed over the mesh and returned in
+// document order on every rank.
 #pragma once
 
 #include <cstdint>
@@ -27,5 +27,12 @@ std::vector<std::vector<double>> score_documents(
     const engine::ModelRunner& model, std::span<const sp::Document> documents, const sp::Mesh& mesh,
     const sp::ProcessGroups& comms, const ScoreOptions& options,
     std::vector<double> temperature = {}, TokenSets kept_sets = {});
+
+// The same of a value model: the values at each document's entries.
+std::vector<std::vector<double>> document_values(const engine::ModelRunner& model,
+                                                 std::span<const sp::Document> documents,
+                                                 const sp::Mesh& mesh,
+                                                 const sp::ProcessGroups& comms,
+                                                 const ScoreOptions& options);
 
 }  // namespace ringside::rl

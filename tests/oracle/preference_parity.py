@@ -2,16 +2,19 @@
 
 Guards the chain from pairs of texts over log-probs, reference, losses, clipping and AdamW to the weights: a mask, a mean
 or a factor that differs anywhere shows in the loss, the figures, the gradient norm or the change of the weights. A saved
-reward model is read by transformers, whose scores must be those of our evaluation.
+reward model is read by transformers, whose scores must be those of our evaluation and of `ringside reward`.
 """
 
 import contextlib
 import json
 import pathlib
 import random
+import re
 import string
+import subprocess
 import sys
 import tempfile
+import urllib.request
 import warnings
 
 import datasets
@@ -181,6 +184,30 @@ def check_saved(final: pathlib.Path, last: dict, held_out: list[dict]) -> int:
     return failures
 
 
+def check_served(final: pathlib.Path, held_out: list[dict]) -> int:
+    """What `ringside reward` answers about the saved model, beside transformers."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(final, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(final)
+    server = subprocess.Popen([ringside_cli.executable(), "reward", "--model", final, "--address", "127.0.0.1:0"],
+                              stdout=subprocess.PIPE, text=True)
+    worst = 0.0
+    try:
+        url = re.search(r" at (http://[0-9.:]+): ", server.stdout.readline()).group(1)
+        for pair in held_out:
+            body = json.dumps({"prompt": pair["prompt"], "completion": pair["chosen"], "answer": ""}).encode()
+            with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
+                reward = json.load(answer)["reward"]
+            ids = tokenizer([pair["prompt"] + pair["chosen"] + tokenizer.eos_token], return_tensors="pt")
+            with torch.no_grad():
+                worst = max(worst, abs(reward - model(**ids).logits.item()))
+    finally:
+        server.terminate()
+        status = server.wait(30)
+    passed = worst <= ABSOLUTE and status == 0
+    print(f"  served: {worst:.1e} from transformers, exit status {status}{'' if passed else ' FAIL'}")
+    return not passed
+
+
 def check_rewards(folder: pathlib.Path, pairs: list[dict], held_out: list[dict]) -> int:
     failures = 0
     start_dir = make_reward_model(folder)
@@ -193,6 +220,7 @@ def check_rewards(folder: pathlib.Path, pairs: list[dict], held_out: list[dict])
         failures += compare(ours, theirs, REWARD_FIGURES)
         failures += check_change(start, ringside_cli.load_weights(final), their_weights)
         failures += check_saved(final, ours[-1], held_out)
+    failures += check_served(final, held_out)
     return failures
 
 

@@ -1,10 +1,12 @@
 // Guards: a completion that begins in the wrong place, so that a prompt is learned or a part of the
-// answer is not; a form of record that is taken for another one.
+// answer is not; a form of record that is taken for another one; a reward model that is asked about
+// other tokens than it was trained on.
 #include "rl/data/preference_file.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "rl/data/reward_documents.h"
 #include "rl/data/sft_file.h"
 #include "tests/support/letter_tokenizer.h"
 #include "tests/support/temporary_directory.h"
@@ -41,6 +43,12 @@ class Pairs {
       }
     }
     return pairs;
+  }
+  // What a reward model reads of a completion.
+  sp::Document judged(const nlohmann::ordered_json& prompt, const std::string& completion,
+                      const Config& config) const {
+    const auto tokenizer = engine::Tokenizer::load(directory_.path());
+    return RewardDocuments(config, tokenizer, {2}).document(prompt, completion);
   }
   static Config chatml() {
     Config config;
@@ -112,6 +120,45 @@ TEST_CASE("messages: the assistant's words after those in common are learned") {
   REQUIRE(pairs.size() == 1);
   CHECK(shown(pairs[0].rejected) == "<u.a>.<assistant.a>.<u.a>.<assistant.C].");
   CHECK(shown(pairs[0].chosen) == "<u.a>.<assistant.a>.<u.a>.<assistant.B].<u.a>.<assistant.A].");
+}
+
+TEST_CASE("a reward model reads of a completion what it was trained on") {
+  using nlohmann::ordered_json;
+  const Pairs pairs;
+  const auto trained = [&](const std::string& line, const Config& config) {
+    return make_reward_document(pairs.read(line + "\n", config).at(0).chosen);
+  };
+  const auto check_same = [](const sp::Document& got, const sp::Document& expected) {
+    CHECK(got.ids == expected.ids);
+    CHECK(got.entries.source == expected.entries.source);
+  };
+  Config plain = Pairs::reward_model();
+  plain.data.chat_template = ChatTemplate::kNone;
+  const std::string texts = R"({"prompt": "ab", "chosen": "ca", "rejected": "c"})";
+  check_same(pairs.judged("ab", "ca", plain), trained(texts, plain));
+
+  const Config chat = Pairs::reward_model();
+  const std::string user = R"([{"role": "user", "content": "a"}])";
+  const auto expected = trained(R"({"prompt": )" + user +
+                                    R"(, "chosen": [{"role": "assistant", "content": "bc"}], )" +
+                                    R"("rejected": [{"role": "assistant", "content": "c"}]})",
+                                chat);
+  check_same(pairs.judged(ordered_json::parse(user), "bc", chat), expected);
+  // The prompt as a policy with the same template has it.
+  check_same(pairs.judged("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", "bc", chat),
+             expected);
+}
+
+TEST_CASE("a completion that a reward model cannot read is refused") {
+  const Pairs pairs;
+  Config plain = Pairs::reward_model();
+  plain.data.chat_template = ChatTemplate::kNone;
+  plain.data.max_length = 5;
+  CHECK_THROWS_WITH(pairs.judged("abc", "abca", plain),
+                    Contains("data.max_length") && Contains("5"));
+  CHECK_THROWS_WITH(pairs.judged(nlohmann::ordered_json::array(), "a", plain),
+                    Contains("expected a text, or data.chat_template"));
+  CHECK_THROWS_WITH(pairs.judged(3, "a", plain), Contains("no text and no list of messages"));
 }
 
 TEST_CASE("a prompt that is text beside messages must be what they begin with") {

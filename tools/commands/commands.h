@@ -32,6 +32,8 @@ void add_records_command(CommandContext& context);
 void add_reference_commands(CommandContext& context);
 // One HTML page about runs.
 void add_report_command(CommandContext& context);
+// A reward model over HTTP.
+void add_reward_command(CommandContext& context);
 // One rollout worker.
 void add_rollout_command(CommandContext& context);
 // Trainer ranks and rollout workers on this machine.
@@ -45,8 +47,8 @@ void add_train_command(CommandContext& context);
 inline constexpr std::array kCommands{
     add_check_command,    add_doctor_command,     add_eval_command,   add_export_command,
     add_generate_command, add_init_command,       add_keygen_command, add_logprobs_command,
-    add_records_command,  add_reference_commands, add_report_command, add_rollout_command,
-    add_run_command,      add_top_command,        add_train_command,
+    add_records_command,  add_reference_commands, add_report_command, add_reward_command,
+    add_rollout_command,  add_run_command,        add_top_command,    add_train_command,
 };
 
 }  // namespace ringside::tools

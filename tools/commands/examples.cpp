@@ -32,6 +32,9 @@ const std::map<std::string, std::vector<std::string>>& examples() {
       {"man", {"ringside man | man -l -"}},
       {"records", {"ringside records my.yaml --count 5000 --out data/train.jsonl"}},
       {"report", {"ringside report runs/my runs/other --output report.html"}},
+      {"reward",
+       {"ringside reward --model runs/rewards/checkpoint-final",
+        "ringside reward --model runs/rewards/checkpoint-final --address 0.0.0.0:8600 my.yaml"}},
       {"rollout",
        {"ringside rollout my.yaml --run-dir runs/my",
         "ringside rollout my.yaml --server vllm "
