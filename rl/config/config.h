@@ -150,6 +150,8 @@ struct RolloutConfig {
   int64_t cache_mb = 0;
   bool partial_rollout = false;
   int64_t max_steps_without_score = 3;
+  double straggler_timeout_s = 0.0;
+  int64_t min_group_size = 2;
 };
 
 struct AdvantageConfig {

@@ -129,6 +129,7 @@ SourceCounters RolloutIntake::counters() const {
   counters.refilled_groups = groups.refilled_groups;
   counters.kept_zero_variance = groups.kept_zero_variance;
   counters.failed_samples = groups.failed;
+  counters.stragglers = groups.stragglers;
   counters.retried_samples = static_cast<int64_t>(bridge.requeued);
   counters.waiting = groups.waiting;
   counters.bridge = bridge;

@@ -56,6 +56,7 @@ void append_source_metrics(Metrics& metrics, const SourceCounters& counters) {
       {"refilled_groups", counters.refilled_groups},
       {"kept_zero_variance", counters.kept_zero_variance},
       {"failed_samples", counters.failed_samples},
+      {"stragglers", counters.stragglers},
       {"retried_samples", counters.retried_samples},
       {"waiting", counters.waiting}};
   for (const auto& [name, count] : named) {

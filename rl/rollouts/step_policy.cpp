@@ -30,6 +30,10 @@ void check(const StepRules& rules) {
   require(rules.refill_rounds == 1 || rules.total_reward != nullptr,
           std::to_string(rules.refill_rounds) +
               " rounds of refill without a total_reward to judge groups by");
+  require(rules.straggler_timeout.count() == 0 ||
+              (rules.min_group_size >= 2 && rules.min_group_size < rules.group_size),
+          "groups of at least " + std::to_string(rules.min_group_size) + " of " +
+              std::to_string(rules.group_size) + " samples, expected at least 2 and fewer than all");
 }
 
 bridge::GroupRule rule_of(const StepRules& rules, int64_t group_id) {
@@ -79,7 +83,9 @@ bridge::GroupPolicy step_policy(StepRules rules) {
               [shared](const bridge::Rollout& rollout) {
                 return shared->total_reward ? shared->total_reward(rollout) : std::nullopt;
               },
-          .teaches_nothing = teaches_nothing};
+          .teaches_nothing = teaches_nothing,
+          .straggler_timeout = shared->straggler_timeout,
+          .min_group_size = static_cast<int32_t>(shared->min_group_size)};
 }
 
 }  // namespace ringside::rl

@@ -7,6 +7,7 @@
 // by the group that the curriculum chose for it. Torch-free.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -34,11 +35,15 @@ struct StepRules {
   // Required if refill_rounds > 1. A pure function, because the bridge's thread calls it and calls
   // it again for the same rollouts after a restart. It must not throw.
   std::function<std::optional<double>(const bridge::Rollout&)> total_reward = {};
+  // As in GroupPolicy. 0: all samples are waited for.
+  std::chrono::milliseconds straggler_timeout{0};
+  int64_t min_group_size = 2;
 };
 
 // Samples without a score make no difference in a group; a group without any score teaches nothing.
 // Throws: std::invalid_argument naming the number, for rules below 1 (staleness below 0), for more
-// rounds than group ids can encode, and for refill without total_reward.
+// rounds than group ids can encode, for refill without total_reward, and for a straggler_timeout
+// whose min_group_size is below 2 or leaves no sample out.
 // Thread safety: the policy's functions may run on any thread, if total_reward may.
 bridge::GroupPolicy step_policy(StepRules rules);
 

@@ -12,7 +12,8 @@ namespace ringside::bridge {
 // dropped_zero_variance, dropped_unneeded, BridgeCounters::forgotten, or waiting.
 struct GroupCounters {
   int64_t delivered = 0;              // from workers and from the journal
-  int64_t failed = 0;                 // of these: aborted or failed at the last attempt
+  int64_t failed = 0;                 // of these: aborted or failed at the last attempt, or
+  int64_t stragglers = 0;             // stand-ins of samples that did not come in time
   int64_t waiting = 0;                // not a count: delivered and not taken now
   int64_t dropped_zero_variance = 0;  // of groups that taught nothing and were replaced
   int64_t dropped_unneeded = 0;       // of a later round than the one that was taken

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rollout_bridge/trainer/living_records.h"
+#include "rollout_bridge/trainer/stragglers.h"
 
 namespace ringside::bridge {
 namespace {
@@ -93,6 +94,32 @@ bool GroupLedger::is_over(int64_t group_id) const {
   return consumed_.contains(group_id) || (step != 0 && step < next_step_);
 }
 
+int32_t GroupLedger::Group::good() const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      samples, [](const Sample& sample) { return sample.is_delivered() && !sample.failed; }));
+}
+
+// Rollouts that were journalled before a stand-in may be lost with their weights. Their samples are
+// made again, and the stand-in's with them. The journal keeps the order within a group, so the next
+// start decides alike.
+Status GroupLedger::check_stand_in(const Rollout& rollout, const Group* group,
+                                   Origin origin) const {
+  if (!is_stand_in_id(rollout.rollout_id)) {
+    return Success{};
+  }
+  if (origin != Origin::kJournal) {
+    return refused(Reason::kInvalidField, rollout, "only the trainer makes such ids");
+  }
+  const int32_t good = group == nullptr ? 0 : group->good();
+  if (good >= options_.policy.min_group_size) {
+    return Success{};
+  }
+  return refused(Reason::kStale, rollout,
+                 name_of(rollout.group_id) + " has " + std::to_string(good) + " rollouts, and " +
+                     std::to_string(options_.policy.min_group_size) +
+                     " are needed to train without the others");
+}
+
 bool GroupLedger::is_try(const Rollout& rollout, const std::string& worker, Origin origin) const {
   const int64_t group = rollout.group_id;
   const int32_t sample = rollout.sample_index;
@@ -140,6 +167,9 @@ Result<Verdict> GroupLedger::judge(const Rollout& rollout, const std::string& wo
       group->samples[static_cast<size_t>(rollout.sample_index)].is_delivered()) {
     return Verdict::kDuplicate;
   }
+  if (Status s = check_stand_in(rollout, group, origin); !s) {
+    return s.error();
+  }
   const bool granted = group != nullptr && group->granted;
   if (granted && origin == Origin::kThisStart &&
       !work_.was_assigned_to(rollout.group_id, rollout.sample_index, worker)) {
@@ -177,7 +207,9 @@ std::vector<int64_t> GroupLedger::deliver(const Rollout& rollout, FlatRollout me
   sample_of_id_.emplace(rollout.rollout_id, std::pair(group_id, rollout.sample_index));
   ++counters_.delivered;
   ++counters_.waiting;
-  counters_.failed += has_failed(rollout) ? 1 : 0;
+  sample.failed = has_failed(rollout);
+  counters_.failed += sample.failed ? 1 : 0;
+  counters_.stragglers += is_stand_in_id(rollout.rollout_id) ? 1 : 0;
   sample.reward = options_.policy.reward_of(rollout);
   if (rollout.trainer_term == options_.trainer_term) {
     for (const VersionSpan& span : rollout.versions) {
@@ -293,6 +325,34 @@ std::optional<GroupLedger::Taken> GroupLedger::take(int64_t step) {
   }
   ++next_step_;
   return taken;
+}
+
+std::vector<GroupLedger::Straggler> GroupLedger::stragglers(int64_t step,
+                                                            WorkDivision::Time before) const {
+  std::vector<Straggler> found;
+  if (step != next_step_) {
+    return found;
+  }
+  for (const int64_t first : options_.policy.first_groups(step)) {
+    const int64_t id = current_group(first);
+    const auto it = groups_.find(id);
+    if (it == groups_.end() || it->second.good() < options_.policy.min_group_size) {
+      continue;
+    }
+    std::vector<OwedSample> owed = work_.owed(id, before);
+    if (owed.empty()) {
+      continue;
+    }
+    const auto& samples = it->second.samples;
+    const auto good = std::ranges::find_if(
+        samples, [](const Sample& sample) { return sample.is_delivered() && !sample.failed; });
+    const Rollout sibling = read_rollouts(std::span(&good->message, 1)).value().front();
+    for (OwedSample& sample : owed) {
+      Rollout stand_in = make_stand_in(sibling, sample.index, options_.trainer_term);
+      found.push_back({std::move(stand_in), std::move(sample)});
+    }
+  }
+  return found;
 }
 
 void GroupLedger::take_group(int64_t group_id, int64_t step, Taken& out) {

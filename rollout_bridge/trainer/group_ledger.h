@@ -56,7 +56,9 @@ class GroupLedger {
   // Errors: kInvalidField for another group_size than the group's; kUnknownGroup for a group that
   // its trainer start never granted, or that no step trains on; kStale for versions outside of the
   // group's rule; kNotGranted (this start only) for a sample
-  // that was granted to other workers only; kInvalidField for a rollout_id that another sample has.
+  // that was granted to other workers only; kInvalidField for a rollout_id that another sample has,
+  // and for a worker's that a stand-in may have; kStale for a stand-in whose group lacks rollouts
+  // that were there when it was made.
   Result<Verdict> judge(const Rollout& rollout, const std::string& worker, Origin origin) const;
   // Keeps the message of a rollout that judge() called kNew. Returns the groups to grant now, in
   // place of groups that are complete and teach nothing. Throws: std::invalid_argument when its
@@ -83,6 +85,15 @@ class GroupLedger {
   // The messages of the rollouts of `step`, ordered by place and sample, once all its groups are
   // complete; else nullopt. Throws: std::invalid_argument when `step` is not the next one.
   std::optional<Taken> take(int64_t step);
+  // A sample that the next step need not wait for.
+  struct Straggler {
+    Rollout stand_in;
+    OwedSample owed;
+  };
+  // The stragglers among the samples that `step` misses, by GroupPolicy: those that a worker was
+  // first asked for before `before`, of groups that have enough rollouts. None when `step` is not
+  // the next one. Deliver their stand-ins to train without them.
+  std::vector<Straggler> stragglers(int64_t step, WorkDivision::Time before) const;
   // Groups to consume because the checkpoint of `step` is on disk: of every place and round.
   std::vector<int64_t> checkpointed(int64_t step);
   // Groups to consume because no restart can use them: they were taken for steps before
@@ -103,6 +114,7 @@ class GroupLedger {
   enum class State : uint8_t { kOpen, kReplaced, kTaken };
   struct Sample {
     std::string rollout_id = {};  // of the rollout that was delivered; "": none was
+    bool failed = false;
     std::optional<double> reward = {};
     int64_t newest_version = -1;           // of this trainer start; -1: of an earlier one
     FlatRollout message = {};              // empty when it is not delivered, was taken or dropped
@@ -113,6 +125,8 @@ class GroupLedger {
     State state = State::kOpen;
     bool granted = false;
     int32_t held = 0;  // rollouts here
+    // Rollouts that were delivered and did not fail.
+    int32_t good() const;
     std::vector<Sample> samples;
   };
 
@@ -124,6 +138,8 @@ class GroupLedger {
   bool is_try(const Rollout& rollout, const std::string& worker, Origin origin) const;
   Status check_known(const Rollout& rollout, const GroupRule& rule, const Group* group,
                      Origin origin) const;
+  // Whether the stand-ins of a start may be delivered: kInvalidField, kStale as judge() says.
+  Status check_stand_in(const Rollout& rollout, const Group* group, Origin origin) const;
   bool is_complete(int64_t group_id) const;
   bool teaches_nothing(const Group& group) const;
   int64_t current_group(int64_t first_group) const;

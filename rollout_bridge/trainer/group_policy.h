@@ -5,6 +5,7 @@
 // when that one is complete and teaches nothing, by the one of the next round, and so on.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -41,6 +42,11 @@ struct GroupPolicy {
   std::function<std::optional<double>(const Rollout& rollout)> reward_of = {};
   // Whether a complete group of these rewards gives no gradient, as when all are equal.
   std::function<bool(std::span<const std::optional<double>> rewards)> teaches_nothing = {};
+  // A sample that a worker was first asked for this long ago is a straggler. When a step is waited
+  // for, each of its groups is trained without its stragglers, as if they had failed, once
+  // min_group_size of its rollouts are here that did not fail. 0: all samples are waited for.
+  std::chrono::milliseconds straggler_timeout{0};
+  int32_t min_group_size = 2;
 };
 
 }  // namespace ringside::bridge

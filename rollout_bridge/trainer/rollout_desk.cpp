@@ -10,6 +10,8 @@
 namespace ringside::bridge {
 namespace {
 
+constexpr std::chrono::milliseconds kLook{100};  // between looks for stragglers
+
 void count_refusal(Session& session, const Error& error) {
   ++session.refused_in_row;
   session.last_refusal = error;
@@ -119,7 +121,8 @@ void RolloutDesk::on_rollout(Session& session, const Message& message) {
     bytes += spec.bytes;
   }
   parts_.budget.arrived(session.worker_id, static_cast<int64_t>(bytes));
-  session.overdue = false;  // it has sent a rollout
+  session.overdue = false;
+  session.last_rollout = parts_.now;
   auto decoded = decode_rollout(message, parts_.options.limits);
   AckBody ack;
   if (decoded) {
@@ -382,6 +385,49 @@ AckBody RolloutDesk::receive(Session& session, const Message& message, const Rol
   ++parts_.counters.accepted;
   session.refused_in_row = 0;
   return {rollout.rollout_id, "ACCEPTED", "", ""};
+}
+
+// The step's other samples may be here, so nothing else may come that would make it whole.
+void RolloutDesk::replace_stragglers() {
+  const auto timeout = parts_.options.policy.straggler_timeout;
+  if (timeout.count() == 0 || !awaited_step_ || parts_.now < next_look_) {
+    return;
+  }
+  next_look_ = parts_.now + kLook;
+  int64_t replaced = 0;
+  std::string first;
+  for (const auto& straggler : parts_.ledger.stragglers(*awaited_step_, parts_.now - timeout)) {
+    if (!replace(straggler)) {
+      break;
+    }
+    if (++replaced == 1) {
+      first = "sample " + std::to_string(straggler.owed.index) + " of group " +
+              std::to_string(straggler.stand_in.group_id) +
+              (straggler.owed.holder.empty() ? "" : " of worker " + straggler.owed.holder);
+    }
+  }
+  if (replaced > 0) {
+    parts_.events.add("", "step " + std::to_string(*awaited_step_) + " goes on without " +
+                              std::to_string(replaced) + " samples that did not come within " +
+                              seconds(timeout) + ", the first is " + first);
+  }
+}
+
+// Returns false when the journal has no room. The room in memory is not asked for: a stand-in holds
+// a prompt only, and the owner takes it at once.
+bool RolloutDesk::replace(const GroupLedger::Straggler& straggler) {
+  const Rollout& rollout = straggler.stand_in;
+  const auto verdict = parts_.ledger.judge(rollout, "", Origin::kJournal);
+  if (!verdict || verdict.value() != Verdict::kNew) {
+    return true;
+  }
+  FlatRollout flat = flatten_rollout(rollout, parts_.options.limits);
+  if (!journalled(rollout, flat)) {
+    return false;
+  }
+  open_groups(deliver(rollout, std::move(flat), wire_bytes(rollout)));
+  work_.withdraw_straggler(rollout.group_id, straggler.owed);
+  return true;
 }
 
 void RolloutDesk::open_groups(const std::vector<int64_t>& groups) {

@@ -31,6 +31,12 @@ class RolloutDesk {
   // for ever. nullopt: it goes on.
   std::optional<Error> why_given_up(const Session& session) const;
 
+  // The step that the owner waits for; nullopt: none.
+  void await_step(std::optional<int64_t> step) { awaited_step_ = step; }
+  // Journals and delivers stand-ins for the stragglers of the awaited step. Those that the journal
+  // has no room for are waited for longer.
+  void replace_stragglers();
+
   // Grants groups, and writes them to the journal.
   // Throws: as GroupLedger::grant.
   void open_groups(const std::vector<int64_t>& groups);
@@ -64,6 +70,7 @@ class RolloutDesk {
   Status check_weights_of(const Rollout& rollout) const;
   Status admit(const Rollout& rollout) const;
   bool has_room_for(const Rollout& rollout, uint64_t bytes) const;
+  bool replace(const GroupLedger::Straggler& straggler);
   bool journalled(const Rollout& rollout, const FlatRollout& message);
   Result<Replayed> replay(Journal::Record record);
   void report_dropped(const std::vector<Error>& refused);
@@ -74,6 +81,8 @@ class RolloutDesk {
   TrainerSessions& sessions_;
   WorkDesk& work_;
   std::vector<Arrival> arrivals_;
+  std::optional<int64_t> awaited_step_;
+  Clock::time_point next_look_{};  // for stragglers
   std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
 };
 

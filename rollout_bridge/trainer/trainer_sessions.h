@@ -45,7 +45,9 @@ struct Session {
   int64_t failed_version = -1;     // could not be staged; offered dense from then on
   int64_t queue_depth = 0;
   int64_t pending = -1;  // rollouts it has not had acknowledged, as it reports; -1: not reported
-  bool overdue = false;  // samples were reassigned from it and it has sent no rollout since
+  // Samples were reassigned from it, or given up, and it has sent no rollout since.
+  bool overdue = false;
+  Clock::time_point last_rollout{};  // when it sent one, whatever became of it
   // Since when it lacks weights that it was offered, or READY under them; nullopt: it lacks none.
   std::optional<Clock::time_point> behind_since;
   bool has_share = true;  // false: it has been behind for too long

@@ -183,6 +183,7 @@ void TrainerState::on_unreachable(const std::string& identity) {
 void TrainerState::tick(Clock::time_point now) {
   parts_.advance(now);
   sessions_.tick();
+  rollouts_.replace_stragglers();
   work_.reassign();
   hand_out_work();
   parts_.journal.tick(now);
@@ -212,6 +213,7 @@ void TrainerState::open_steps(int64_t next_step, int64_t last_step) {
 // consumed, which the owner of this step decides later.
 std::optional<std::vector<FlatRollout>> TrainerState::take(int64_t step) {
   auto taken = parts_.ledger.take(step);
+  rollouts_.await_step(taken ? std::nullopt : std::optional(step));
   if (!taken) {
     return std::nullopt;
   }

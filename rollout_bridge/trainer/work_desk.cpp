@@ -168,6 +168,15 @@ void WorkDesk::withdraw(Session& session, const std::vector<Grant>& groups) {
   sessions_.queue(session, make_payload(MessageType::kCredit, credit));
 }
 
+void WorkDesk::withdraw_straggler(int64_t group_id, const OwedSample& sample) {
+  Session* session = sample.holder.empty() ? nullptr : sessions_.of_worker(sample.holder);
+  if (session == nullptr) {
+    return;
+  }
+  withdraw(*session, {Grant{.group_id = group_id, .sample_indices = {sample.index}}});
+  session->overdue = session->overdue || session->last_rollout < sample.since;
+}
+
 void WorkDesk::reassign() {
   reassign_overdue();
   take_over_late();

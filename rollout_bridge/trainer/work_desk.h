@@ -22,6 +22,10 @@ class WorkDesk {
   void hand_out(int64_t uncollected);
   // Reassigns overdue samples, and lets idle workers take over late ones.
   void reassign();
+  // Tells the holder of a sample that a stand-in has replaced, if it has one, that it need not make
+  // it. A holder that has sent no rollout since it got the sample gets no new ones until it sends
+  // one, as long as another worker is ready.
+  void withdraw_straggler(int64_t group_id, const OwedSample& sample);
   // A session ends: takes back its samples and its window.
   Holding release(const Session& session);
   // True when the worker has delivered all its grants and has nothing else to send.

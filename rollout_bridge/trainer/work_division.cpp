@@ -319,6 +319,7 @@ Grant WorkDivision::assign_samples(Group& group, std::vector<int32_t> samples,
   for (const int32_t index : samples) {
     Sample& sample = *find(granted.group_id, index);
     sample.assignment = number;
+    sample.first_asked = sample.asked.empty() ? now : sample.first_asked;
     if (std::find(sample.asked.begin(), sample.asked.end(), worker) == sample.asked.end()) {
       sample.asked.push_back(worker);
     }
@@ -454,6 +455,25 @@ std::map<std::string, int64_t> WorkDivision::held_since(Time before) const {
     held[a.worker] += a.samples;
   }
   return held;
+}
+
+std::vector<OwedSample> WorkDivision::owed(int64_t group_id, Time before) const {
+  std::vector<OwedSample> owed;
+  const auto group = groups_.find(group_id);
+  if (group == groups_.end()) {
+    return owed;
+  }
+  for (const Sample& sample : group->second.samples) {
+    if (sample.asked.empty() || sample.first_asked >= before) {
+      continue;
+    }
+    OwedSample& added = owed.emplace_back(OwedSample{.index = sample.index});
+    if (const auto held = assignments_.find(sample.assignment); held != assignments_.end()) {
+      added.holder = held->second.worker;
+      added.since = held->second.since;
+    }
+  }
+  return owed;
 }
 
 int64_t WorkDivision::in_flight(const std::string& worker) const {

@@ -35,6 +35,13 @@ struct Holding {
   int64_t samples = 0;
 };
 
+// A sample that a worker was asked for and that has not come.
+struct OwedSample {
+  int32_t index = 0;
+  std::string holder = {};                           // "": it waits for a worker
+  std::chrono::steady_clock::time_point since = {};  // the holder has it
+};
+
 // Samples that an idle worker makes in place of a late one.
 struct Takeover {
   std::string from;
@@ -92,6 +99,9 @@ class WorkDivision {
   // Samples assigned before `before`, by worker.
   std::map<std::string, int64_t> held_since(Time before) const;
 
+  // The samples of a group that any worker was first asked for before `before`, by index.
+  std::vector<OwedSample> owed(int64_t group_id, Time before) const;
+
   // Assigned samples, in all and of one worker.
   int64_t in_flight() const { return in_flight_; }
   int64_t in_flight(const std::string& worker) const;
@@ -103,6 +113,7 @@ class WorkDivision {
     int32_t attempt = 0;
     uint64_t assignment = 0;              // its number; 0: the sample waits for a worker
     std::vector<std::string> asked = {};  // every worker it was ever assigned to
+    Time first_asked{};                   // when the first of these was
   };
   // What a worker needs in order to take a group.
   struct Needs {
