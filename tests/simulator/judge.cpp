@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rollout_bridge/trainer/stragglers.h"
 #include "tests/simulator/pictures.h"
 
 namespace ringside::simulator {
@@ -105,8 +106,50 @@ void Judge::evaluated(const std::vector<bridge::HeldOutSample>& samples, int64_t
   }
 }
 
+std::vector<SampledPart> Judge::parts_of(const bridge::Rollout& r) const {
+  return bridge::is_stand_in_id(r.rollout_id) ? std::vector<SampledPart>() : sampled_for_(r);
+}
+
+void Judge::check_stand_ins(const std::vector<bridge::Rollout>& rollouts, int64_t min_group_size) {
+  struct Group {
+    int64_t good = 0;
+    int64_t newest = -1;  // version, of its rollouts
+    std::vector<std::string> stand_ins;
+  };
+  std::map<int64_t, Group> groups;
+  for (const bridge::Rollout& r : rollouts) {
+    Group& group = groups[r.group_id];
+    for (const bridge::VersionSpan& span : r.versions) {
+      group.newest = std::max(group.newest, span.version);
+    }
+    if (!bridge::is_stand_in_id(r.rollout_id)) {
+      group.good += bridge::has_failed(r) ? 0 : 1;
+      continue;
+    }
+    check(bridge::has_failed(r) && r.completion_ids.empty() && r.rewards.empty(),
+          name(r) + " stands in for a sample and could be trained on");
+    group.stand_ins.push_back(r.rollout_id);
+  }
+  for (const auto& [id, group] : groups) {
+    check(group.stand_ins.empty() || group.good >= min_group_size,
+          "group " + std::to_string(id) + " is trained on with " + std::to_string(group.good) +
+              " samples");
+    for (const std::string& stand_in : group.stand_ins) {
+      acknowledged(stand_in, id, group.newest);
+      ++stand_ins_;
+    }
+  }
+}
+
+void Judge::check_repetition(const bridge::Rollout& r) {
+  std::string& last = trained_id_[{r.group_id, r.sample_index}];
+  check(last == r.rollout_id || !acknowledged_.contains(last),
+        name(r) + " is trained on, the journal has " + last + " for its sample");
+  last = r.rollout_id;
+}
+
 void Judge::check_contents(const bridge::Rollout& r) {
-  for (const SampledPart& part : sampled_for_(r)) {
+  for (const SampledPart& part : parts_of(r)) {
     const auto found = contents_.find({part.trainer_term, part.version});
     check(found != contents_.end(), name(r) + " names weights that were never published");
     // A session may go on under a later start of the trainer; its rollout names the first.
@@ -173,7 +216,7 @@ void Judge::journal_is(std::span<const std::byte> file) {
 }
 
 void Judge::trained(int64_t step, const bridge::RolloutBatch& batch, int64_t samples,
-                    int64_t max_staleness) {
+                    int64_t max_staleness, int64_t min_group_size) {
   const std::vector<bridge::Rollout>& rollouts = batch.rollouts;
   check_images(batch);
   check(step == last_step_ + 1,
@@ -181,7 +224,9 @@ void Judge::trained(int64_t step, const bridge::RolloutBatch& batch, int64_t sam
   last_step_ = step;
   check(static_cast<int64_t>(rollouts.size()) == samples,
         "step " + std::to_string(step) + " has " + std::to_string(rollouts.size()) + " rollouts");
+  check_stand_ins(rollouts, min_group_size);
   for (const bridge::Rollout& r : rollouts) {
+    check_repetition(r);
     check(trained_.emplace(std::pair(r.group_id, r.sample_index), step).second,
           name(r) + ": its sample is trained on twice");
     for (const bridge::VersionSpan& span : r.versions) {
@@ -189,7 +234,7 @@ void Judge::trained(int64_t step, const bridge::RolloutBatch& batch, int64_t sam
             name(r) + " of version " + std::to_string(span.version) + " in step " +
                 std::to_string(step));
     }
-    for (const SampledPart& part : sampled_for_(r)) {
+    for (const SampledPart& part : parts_of(r)) {
       const auto found = lineage_.find(part.version);
       check(found != lineage_.end() && found->second == part.content,
             name(r) + " is of weights that the run does not descend from");

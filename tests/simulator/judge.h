@@ -66,15 +66,23 @@ class Judge {
 
   // A rollout reached the trainer's owner.
   void popped(const bridge::Rollout& rollout);
-  // A step is trained on these rollouts, with these images.
+  // A step is trained on these rollouts, with these images. min_group_size: fewest rollouts that
+  // did not fail in a group with stand-ins.
   void trained(int64_t step, const bridge::RolloutBatch& batch, int64_t samples,
-               int64_t max_staleness);
+               int64_t max_staleness, int64_t min_group_size);
   // What the journal's file holds.
   void journal_is(std::span<const std::byte> file);
 
   int64_t checks() const { return checks_; }
+  int64_t stand_ins() const { return stand_ins_; }
 
  private:
+  // What the rollout was sampled from; nothing for a stand-in.
+  std::vector<SampledPart> parts_of(const bridge::Rollout& rollout) const;
+  // Groups with stand-ins have enough other rollouts, and the stand-ins stay in the journal.
+  void check_stand_ins(const std::vector<bridge::Rollout>& rollouts, int64_t min_group_size);
+  // A sample that is trained on again is of the same rollout, if the journal still has that.
+  void check_repetition(const bridge::Rollout& rollout);
   void check(bool holds, const std::string& what);
   // Each span of versions was sampled from the content of its version.
   void check_contents(const bridge::Rollout& rollout);
@@ -87,7 +95,9 @@ class Judge {
   std::map<std::string, std::pair<int64_t, int64_t>> acknowledged_;  // id -> group, version
   std::set<std::pair<int64_t, int32_t>> popped_;                     // since the trainer's start
   std::map<std::pair<int64_t, int32_t>, int64_t> trained_;           // sample -> step
+  std::map<std::pair<int64_t, int32_t>, std::string> trained_id_;    // sample -> its last rollout
   std::set<std::string> spoiled_;
+  int64_t stand_ins_ = 0;
   bool forgives_unknown_groups_ = false;
   int64_t last_step_ = 0;
   int64_t checks_ = 0;

@@ -46,6 +46,14 @@ Rollout failure(const GrantedSample& sample, const std::string& worker, int64_t 
 
 }  // namespace
 
+Span draw_hang(World& world, const WorkerPlan& plan) {
+  if (plan.hangs == 0 || !world.random.chance(plan.hangs)) {
+    return {};
+  }
+  world.faults.count("sample hangs");
+  return world.random.between(Span(seconds(1)), Span(seconds(90)));
+}
+
 std::string SimModel::install(const WeightSnapshot& snapshot) {
   world_.judge.installed(snapshot);
   const Manifest& manifest = snapshot.manifest;
@@ -65,6 +73,7 @@ std::string SimModel::install(const WeightSnapshot& snapshot) {
 std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples, int64_t version,
                                       const std::function<bool()>&) {
   busy_ += world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
+  busy_ += draw_hang(world_, plan_);
   std::vector<Rollout> out;
   for (const GrantedSample& s : samples) {
     const bool fails = world_.random.chance(plan_.failures);
@@ -84,7 +93,8 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
 }
 
 void SimServer::submit(const GrantedSample& sample, const Manifest&) {
-  const Span takes = world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
+  const Span takes = world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2) +
+                     draw_hang(world_, plan_);
   running_.push_back({sample, world_.events.now() + takes, is_up() ? process_ : 0, false});
 }
 

@@ -63,6 +63,11 @@ TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   if (scene.images && random.chance(0.6)) {
     limit_images(random, plan);
   }
+  if (scene.stragglers) {
+    plan.group_size = random.between(3, 6);
+    plan.min_group_size = random.between(2, plan.group_size - 1);
+    plan.straggler_timeout = milliseconds(random.between(500, 20'000));
+  }
   return plan;
 }
 
@@ -141,6 +146,7 @@ class Simulation {
     for (int64_t i = 0; i < workers; ++i) {
       WorkerPlan plan = draw_worker(world_.random, plan_);
       plan.pictures = pictures;
+      plan.hangs = scene.stragglers ? 0.05 : 0;
       if (i != good) {
         draw_habits(world_.random, plan);
       }
@@ -188,6 +194,7 @@ class Simulation {
     outcome.events = world_.events.steps();
     outcome.checks = world_.judge.checks();
     outcome.images = trainer_.images();
+    outcome.stand_ins = world_.judge.stand_ins();
     if (sessions_) {
       const SessionJudge& judge = sessions_->judge;
       outcome.checks += judge.checks();
@@ -270,7 +277,7 @@ class Simulation {
     world_.disk.set_full(false);
     world_.disk.crash_at_append(0);
     for (const auto& worker : workers_) {
-      worker->heal_agents();
+      worker->heal();
     }
   }
 

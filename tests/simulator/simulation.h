@@ -26,11 +26,13 @@ struct Outcome {
   double virtual_seconds = 0;
   ImageFigures images;
   SessionFigures sessions;
+  int64_t stand_ins = 0;  // that steps were trained with
 };
 
 struct Scene {
   bool images = false;    // tools return images in many of the runs
   bool sessions = false;  // most workers' samples are sessions of agents
+  bool stragglers = false;  // samples hang, and steps go on without them
   bool verbose = false;
 };
 

@@ -6,6 +6,7 @@
 //   simulator --first 5000           from seed 5000 on
 //   simulator --images               with tools that return images
 //   simulator --sessions             with samples that are sessions of agents
+//   simulator --stragglers           with samples that hang, and steps that go on without them
 //   simulator --seed 17 --verbose    one seed again, with a trace on standard error
 //
 // Exit code 1 when a seed failed. README.md says what is simulated and what is checked.
@@ -44,23 +45,30 @@ Flags read_flags(int argc, char** argv) {
       flags.scene.images = true;
     } else if (word == "--sessions") {
       flags.scene.sessions = true;
+    } else if (word == "--stragglers") {
+      flags.scene.stragglers = true;
     } else if (word == "--verbose") {
       flags.scene.verbose = true;
     } else {
       std::fprintf(stderr,
-                   "usage: simulator [--images] [--sessions] [--faults N] [--first SEED] [--seed "
-                   "SEED] [--verbose]\n");
+                   "usage: simulator [--images] [--sessions] [--stragglers] [--faults N] [--first SEED] "
+                   "[--seed SEED] [--verbose]\n");
       std::exit(2);
     }
   }
   return flags;
 }
 
-void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, const char* scene) {
+std::string words_of(const ringside::simulator::Scene& scene) {
+  return std::string(scene.images ? " --images" : "") + (scene.sessions ? " --sessions" : "") +
+         (scene.stragglers ? " --stragglers" : "");
+}
+
+void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, const std::string& scene) {
   std::printf(
       "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu%s --verbose\n",
       static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults),
-      outcome.trouble.c_str(), static_cast<unsigned long long>(seed), scene);
+      outcome.trouble.c_str(), static_cast<unsigned long long>(seed), scene.c_str());
   std::fflush(stdout);
 }
 
@@ -77,6 +85,7 @@ int main(int argc, char** argv) {
   int64_t checks = 0;
   ringside::simulator::ImageFigures images;
   ringside::simulator::SessionFigures sessions;
+  int64_t stand_ins = 0;
   const auto begin = std::chrono::steady_clock::now();
   do {
     const Outcome outcome = ringside::simulator::simulate(seed, flags.scene);
@@ -87,6 +96,7 @@ int main(int argc, char** argv) {
     images.asked += outcome.images.asked;
     images.dropped += outcome.images.dropped;
     images.trained += outcome.images.trained;
+    stand_ins += outcome.stand_ins;
     sessions.answers += outcome.sessions.answers;
     sessions.branches += outcome.sessions.branches;
     sessions.of_several_versions += outcome.sessions.of_several_versions;
@@ -94,9 +104,7 @@ int main(int argc, char** argv) {
     if (!outcome.ok) {
       ++failed;
       print_failure(seed, faults.total(), outcome,
-                    flags.scene.images     ? " --images"
-                    : flags.scene.sessions ? " --sessions"
-                                           : "");
+                    words_of(flags.scene));
     }
     ++seed;
   } while (flags.seed == 0 && faults.total() < flags.faults);
@@ -116,6 +124,9 @@ int main(int argc, char** argv) {
     std::printf("%lld answers of sessions, %lld branches, %lld rollouts of several versions\n",
                 static_cast<long long>(sessions.answers), static_cast<long long>(sessions.branches),
                 static_cast<long long>(sessions.of_several_versions));
+  }
+  if (flags.scene.stragglers) {
+    std::printf("%lld samples that steps went on without\n", static_cast<long long>(stand_ins));
   }
   std::printf(
       "%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a "

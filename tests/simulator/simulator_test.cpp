@@ -12,6 +12,7 @@ struct Runs {
   FaultCounts faults;
   ImageFigures images;
   SessionFigures sessions;
+  int64_t stand_ins = 0;
 
   Runs(const Scene& scene, uint64_t enough) {
     rl::log::set_level(rl::log::Level::kError);
@@ -21,11 +22,13 @@ struct Runs {
       images.asked += outcome.images.asked;
       images.dropped += outcome.images.dropped;
       images.trained += outcome.images.trained;
+      stand_ins += outcome.stand_ins;
       sessions.answers += outcome.sessions.answers;
       sessions.branches += outcome.sessions.branches;
       sessions.of_several_versions += outcome.sessions.of_several_versions;
       INFO("simulator --seed " << seed << (scene.images ? " --images" : "")
-                               << (scene.sessions ? " --sessions" : "") << " --verbose");
+                               << (scene.sessions ? " --sessions" : "")
+                               << (scene.stragglers ? " --stragglers" : "") << " --verbose");
       INFO(outcome.trouble);
       REQUIRE(outcome.ok);
       REQUIRE(outcome.checks > 0);
@@ -58,6 +61,12 @@ TEST_CASE("twenty thousand simulated faults lose or mix up no answer of a sessio
   CHECK(runs.sessions.answers > 10'000);
   CHECK(runs.sessions.branches > 300);
   CHECK(runs.sessions.of_several_versions > 100);
+}
+
+TEST_CASE("a hundred thousand simulated faults train no straggler twice, nor too small a group") {
+  const Runs runs({.stragglers = true}, 100'000);
+  CHECK(runs.faults.by_kind().contains("sample hangs"));
+  CHECK(runs.stand_ins > 1000);
 }
 
 TEST_CASE("a seed gives the same run again") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "rollout_bridge/trainer/stragglers.h"
 #include "tests/simulator/weights.h"
 
 namespace ringside::simulator {
@@ -49,6 +50,8 @@ rl::StepRules rules_of(const TrainerPlan& plan, int64_t first_step) {
   rules.max_staleness = plan.max_staleness;
   rules.first_step = first_step;
   rules.refill_rounds = plan.refill_rounds;
+  rules.straggler_timeout = plan.straggler_timeout;
+  rules.min_group_size = plan.min_group_size;
   rules.total_reward = [](const Rollout& r) {
     return std::optional(r.rewards.empty() ? 0 : r.rewards[0].second);
   };
@@ -93,6 +96,7 @@ void SimTrainer::start() {
   published_version_ = -1;
   evaluation_ends_.reset();
   rejected_in_row_.clear();
+  asked_since_.clear();
   stopped_until_ = {};
   inbox_.clear();
   held_.clear();
@@ -207,6 +211,9 @@ void SimTrainer::flush() {
         const auto message = packet.parse();
         on_ack(identity, message.value().body<AckBody>().value());
       }
+      if (out.payload.type == MessageType::kCredit) {
+        on_credit(packet.parse().value().body<CreditBody>().value());
+      }
       if (!world_.network.to_worker(identity, std::move(packet))) {
         gone.push_back(identity);
         break;
@@ -233,6 +240,28 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
   const int64_t group = group_of(ack.rollout_id);
   if (group < kFirstHeldOutGroup) {
     world_.judge.acknowledged(ack.rollout_id, group, version_of(ack.rollout_id));
+  }
+}
+
+void SimTrainer::on_credit(const CreditBody& credit) {
+  for (const Grant& group : credit.groups) {
+    for (const int32_t sample : group.sample_indices) {
+      asked_since_.try_emplace({group.group_id, sample}, world_.events.now());
+    }
+  }
+}
+
+// A sample is given up only when its time is over. Stand-ins of earlier starts are those starts'.
+void SimTrainer::check_stand_ins(const std::vector<Rollout>& rollouts) {
+  for (const Rollout& r : rollouts) {
+    if (!is_stand_in_id(r.rollout_id) || r.trainer_term != trainer_term_) {
+      continue;
+    }
+    const auto asked = asked_since_.find({r.group_id, r.sample_index});
+    if (plan_.straggler_timeout.count() == 0 || asked == asked_since_.end() ||
+        world_.events.now() - asked->second < plan_.straggler_timeout) {
+      throw Breach(r.rollout_id + " stands in for a sample whose time is not over");
+    }
   }
 }
 
@@ -302,6 +331,7 @@ void SimTrainer::train_if_ready() {
   const std::vector<Rollout>& rollouts = batch.rollouts;
   images_.trained += batch.images.size();
   unrestorable_.clear();
+  check_stand_ins(rollouts);
   for (const Rollout& r : rollouts) {
     world_.judge.popped(r);
     const bool of_lost_weights = r.trainer_term == trainer_term_ && !r.versions.empty() &&
@@ -311,7 +341,7 @@ void SimTrainer::train_if_ready() {
     }
   }
   world_.judge.trained(step_ + 1, batch, plan_.prompts_per_step * plan_.group_size,
-                       plan_.max_staleness);
+                       plan_.max_staleness, plan_.min_group_size);
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {
     if (life == life_) {

@@ -36,6 +36,8 @@ struct TrainerPlan {
   int64_t evaluate_every = 0;  // steps; 0: never
   int64_t held_out_prompts = 2;
   bridge::ImageBounds images = {};
+  milliseconds straggler_timeout{0};  // 0: all samples are waited for
+  int64_t min_group_size = 2;
 };
 
 // What became of images, over all starts of a trainer.
@@ -100,6 +102,8 @@ class SimTrainer final : public TrainerPort {
   void evaluate();
   void take_evaluation();
   void on_ack(const std::string& identity, const bridge::AckBody& ack);
+  void on_credit(const bridge::CreditBody& credit);
+  void check_stand_ins(const std::vector<bridge::Rollout>& rollouts);
 
   World& world_;
   TrainerPlan plan_;
@@ -125,6 +129,7 @@ class SimTrainer final : public TrainerPort {
   bool training_ = false;
   std::optional<Time> evaluation_ends_;         // when it is given up; nullopt: none is open
   std::map<std::string, int> rejected_in_row_;  // of each identity
+  std::map<std::pair<int64_t, int32_t>, Time> asked_since_;  // samples, first
   std::vector<int64_t> unrestorable_;  // slots of the step in training, by the judge's reckoning
   Time stopped_until_{};
 };

@@ -174,7 +174,8 @@ void SimWorker::kill_agent(Span away) {
   }
 }
 
-void SimWorker::heal_agents() {
+void SimWorker::heal() {
+  plan_.hangs = 0;
   if (harness_) {
     harness_->heal();
   }

@@ -28,6 +28,7 @@ struct WorkerPlan {
   rl::ServerConfig server;
   bool server_labels = true;            // its answers name their version
   double failures = 0;                  // of samples
+  double hangs = 0;                     // of requests, or of the model's batches
   int64_t pictures = 0;                 // that its tools return; 0: none
   std::optional<SessionPlan> sessions;  // its samples are sessions of agents
   // What it does against the protocol.
@@ -61,6 +62,9 @@ class SimLink final : public bridge::TrainerLink {
   const WorkerPlan& plan_;
   std::string last_id_;  // of the rollout before
 };
+
+// How much longer the next request or batch takes than it should.
+Span draw_hang(World& world, const WorkerPlan& plan);
 
 // A model in the worker's process. Time that passes in a call is added up in `busy`.
 class SimModel final : public rl::BatchSampler {
@@ -178,8 +182,8 @@ class SimWorker final : public WorkerPort {
   // The harness's process ends, or one of its agents is killed.
   void end_harness();
   void kill_agent(Span away);
-  // The agents' connections lose nothing more.
-  void heal_agents();
+  // The agents' connections lose nothing more, and no further sample hangs.
+  void heal();
   void damage_next_install();
 
   const std::string& id() const { return worker_id_; }
