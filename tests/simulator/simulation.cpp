@@ -57,16 +57,16 @@ TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   if (random.chance(0.25)) {
     plan.evaluate_every = random.between(1, 3);
   }
+  if (scene.stragglers) {
+    plan.group_size = random.between(3, 6);
+    plan.min_group_size = random.between(2, plan.group_size - 1);
+    plan.straggler_timeout = milliseconds(random.between(500, 20'000));
+  }
   if (random.chance(0.15)) {
     limit_journal(random, plan, scene);
   }
   if (scene.images && random.chance(0.6)) {
     limit_images(random, plan);
-  }
-  if (scene.stragglers) {
-    plan.group_size = random.between(3, 6);
-    plan.min_group_size = random.between(2, plan.group_size - 1);
-    plan.straggler_timeout = milliseconds(random.between(500, 20'000));
   }
   return plan;
 }

@@ -193,10 +193,12 @@ void SimTrainer::on_packet(const std::string& identity, Packet packet) {
 
 void SimTrainer::handle(const std::string& identity, const Packet& packet) {
   state_->on_message(identity, "", packet.parse(), world_.events.now());
+  watch_credits();
 }
 
 // As TrainerEndpoint's thread does after every round.
 void SimTrainer::flush() {
+  watch_credits();
   auto& strays = state_->strays();
   for (; !strays.empty(); strays.pop_front()) {
     auto& [identity, out] = strays.front();
@@ -210,9 +212,6 @@ void SimTrainer::flush() {
       if (out.payload.type == MessageType::kAck) {
         const auto message = packet.parse();
         on_ack(identity, message.value().body<AckBody>().value());
-      }
-      if (out.payload.type == MessageType::kCredit) {
-        on_credit(packet.parse().value().body<CreditBody>().value());
       }
       if (!world_.network.to_worker(identity, std::move(packet))) {
         gone.push_back(identity);
@@ -243,10 +242,21 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
   }
 }
 
-void SimTrainer::on_credit(const CreditBody& credit) {
-  for (const Grant& group : credit.groups) {
-    for (const int32_t sample : group.sample_indices) {
-      asked_since_.try_emplace({group.group_id, sample}, world_.events.now());
+// Notes which samples are asked for. A session may end before its CREDIT is sent; its samples were
+// granted all the same.
+void SimTrainer::watch_credits() {
+  for (const auto& [identity, session] : state_->sessions()) {
+    for (const Outgoing& out : session.outbox) {
+      if (out.payload.type != MessageType::kCredit) {
+        continue;
+      }
+      const auto message = Packet{out.header, out.payload.buffers}.parse();
+      const CreditBody credit = message.value().body<CreditBody>().value();
+      for (const Grant& group : credit.groups) {
+        for (const int32_t sample : group.sample_indices) {
+          asked_since_.try_emplace({group.group_id, sample}, world_.events.now());
+        }
+      }
     }
   }
 }
@@ -293,6 +303,7 @@ void SimTrainer::publish(int64_t version) {
   }
   state_->publish(std::move(snapshot));
   state_->open_steps(version + 1, std::min(plan_.steps, version + 1 + plan_.max_staleness));
+  watch_credits();
 }
 
 // The judge's side of a slot that the ledger may consume: of every round.

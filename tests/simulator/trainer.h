@@ -102,7 +102,7 @@ class SimTrainer final : public TrainerPort {
   void evaluate();
   void take_evaluation();
   void on_ack(const std::string& identity, const bridge::AckBody& ack);
-  void on_credit(const bridge::CreditBody& credit);
+  void watch_credits();
   void check_stand_ins(const std::vector<bridge::Rollout>& rollouts);
 
   World& world_;
