@@ -27,6 +27,15 @@ std::string describe_filling(const Config& config, const BatchArithmetic& batch)
          (ranks > 1 ? " on each of " + std::to_string(ranks) + " data-parallel ranks" : "");
 }
 
+std::string describe_stragglers(const RolloutConfig& rollout) {
+  if (rollout.straggler_timeout_s == 0) {
+    return "";
+  }
+  return "; a prompt with " + std::to_string(rollout.min_group_size) +
+         " or more is trained on without those that take longer than " +
+         text_of(rollout.straggler_timeout_s) + " s";
+}
+
 }  // namespace
 
 BatchArithmetic batch_arithmetic(const Config& config) {
@@ -62,7 +71,7 @@ std::vector<std::string> describe_batch(const Config& config) {
     lines.push_back("a step: " + count(config.rollout.prompts_per_step, "prompt") + " x " +
                     count(config.rollout.group_size, "completion") + " = " +
                     count(batch.samples_per_step, "rollout") + ", at most " +
-                    count(batch.max_tokens_per_step, "token"));
+                    count(batch.max_tokens_per_step, "token") + describe_stragglers(config.rollout));
   }
   lines.push_back("an optimizer step: at most " + count(batch.samples_per_mini_batch, unit) + "; " +
                   count(batch.optimizer_steps_per_step, "optimizer step") + " a step (" +

@@ -192,6 +192,14 @@ void add_server(FieldList& fields, RolloutConfig& rollout, ServerConfig& server)
       "after so many steps in a row in which no sample has a score (a reward that "
       "fails), the run saves a checkpoint and ends with exit code 1, as a shorter run in which no "
       "step had one does; 0 = never");
+  fields.real("rollout.straggler_timeout_s", rollout.straggler_timeout_s,
+              NumberRange{.low = 0, .high = 1e9},
+              "a step is trained without completions that have not come so many seconds after a "
+              "worker was first asked for them, once min_group_size of their prompt's are there; 0 "
+              "= it waits for all. Above bridge.assignment_timeout_s another worker tries before");
+  fields.integer("rollout.min_group_size", rollout.min_group_size, between(2, 65536),
+                 "fewest completions of a prompt, without failed ones, that are trained on without "
+                 "the others; with fewer all are waited for");
 }
 
 // HOST:PORT, with port 0 for a free one.
@@ -231,6 +239,27 @@ void check_player(const RolloutConfig& rollout, std::vector<Mistake>& mistakes) 
   }
 }
 
+void check_stragglers(const Config& c, std::vector<Mistake>& mistakes) {
+  const RolloutConfig& rollout = c.rollout;
+  if (rollout.straggler_timeout_s == 0) {
+    return;
+  }
+  if (c.algorithm.advantage.estimator == AdvantageEstimator::kRemax) {
+    mistakes.push_back({"rollout.straggler_timeout_s",
+                        "is " + text_of(rollout.straggler_timeout_s) +
+                            ", but algorithm.advantage.estimator remax cannot train on a group "
+                            "without its greedy completion; expected 0, or another estimator"});
+  }
+  if (rollout.min_group_size >= rollout.group_size) {
+    mistakes.push_back(
+        {"rollout.min_group_size",
+         "is " + std::to_string(rollout.min_group_size) +
+             ", but a group has rollout.group_size = " + std::to_string(rollout.group_size) +
+             " completions, so that none could be left out; expected fewer, or "
+             "rollout.straggler_timeout_s 0"});
+  }
+}
+
 }  // namespace
 
 void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
@@ -240,7 +269,11 @@ void check_rollout_section(const Config& c, std::vector<Mistake>& mistakes) {
   } catch (const std::invalid_argument& error) {
     mistakes.push_back({"rollout.stop", error.what()});
   }
-  if (!has_sessions(rollout) || !samples_completions(c)) {
+  if (!samples_completions(c)) {
+    return;
+  }
+  check_stragglers(c, mistakes);
+  if (!has_sessions(rollout)) {
     return;
   }
   check_player(rollout, mistakes);
@@ -273,7 +306,8 @@ void add_rollout_section(FieldList& fields, RolloutConfig& rollout) {
        {"rollout.num_workers", "rollout.worker_threads", "rollout.cache_mb",
         "rollout.partial_rollout", "rollout.server", "rollout.server_options.",
         "rollout.harness_options.address", "rollout.harness_options.concurrency",
-        "rollout.harness_options.session_timeout_s", "rollout.harness_options.python_command"}) {
+        "rollout.harness_options.session_timeout_s", "rollout.harness_options.python_command",
+        "rollout.straggler_timeout_s", "rollout.min_group_size"}) {
     fields.may_change_on_resume(key);
   }
   fields.often_set("rollout",

@@ -326,6 +326,10 @@ constexpr std::array kOfRollouts = {
                "the embedded worker of synchronous training, a server "
                "(rollout.server_options.pause) and a harness have no completions to go on with; or "
                "algorithm.max_staleness above 0, rollout.server embedded and no rollout.harness"},
+    UnreadRule{"rollout.min_group_size", "rollout.straggler_timeout_s",
+               [](const Config& c) { return c.rollout.straggler_timeout_s > 0; },
+               "rollout.straggler_timeout_s is 0: all completions are waited for; or "
+               "straggler_timeout_s above 0"},
     UnreadRule{"rollout.server_options.", "rollout.server", has_server, kEmbedded},
     UnreadRule{"rollout.harness_options.", "rollout.harness",
                [](const Config& c) { return has_sessions(c.rollout); },

@@ -91,6 +91,12 @@ void check_training_settings(const Config& config, const PreflightScope& scope,
                                "is adapter, but with --rollouts nothing is published, and with "
                                "--prime-rl whole models are; expected merged"});
   }
+  if (scope.brings_rollouts && config.rollout.straggler_timeout_s > 0) {
+    report.mistakes.push_back({"rollout.straggler_timeout_s",
+                               "is " + text_of(config.rollout.straggler_timeout_s) +
+                                   ", but the rollouts of --rollouts and --prime-rl come as whole "
+                                   "groups; expected 0"});
+  }
   if (scope.brings_rollouts && has_curriculum(config.data)) {
     report.mistakes.push_back(
         {"data.curriculum.mode",

@@ -65,9 +65,7 @@ StepRules step_rules(const Config& config, int64_t restored_version,
   rules.group_size = sampled_group_size(config);
   rules.max_staleness = config.algorithm.max_staleness;
   rules.first_step = restored_version + 1;
-  rules.straggler_timeout =
-      milliseconds(static_cast<int64_t>(config.rollout.straggler_timeout_s * 1000));
-  rules.min_group_size = config.rollout.min_group_size;
+  set_stragglers(rules, config.rollout);
   if (curriculum) {
     rules.chosen_groups = [curriculum](int64_t step) { return curriculum->groups_of(step); };
   }

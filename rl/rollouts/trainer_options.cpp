@@ -1,6 +1,7 @@
 #include "rl/rollouts/trainer_options.h"
 
 #include <chrono>
+#include <cmath>
 
 #include "rollout_bridge/transport/curve_keys.h"
 
@@ -38,6 +39,12 @@ bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::st
                                         bridge::read_allowed_keys(curve.allowed_workers)};
   }
   return options;
+}
+
+void set_stragglers(StepRules& rules, const RolloutConfig& config) {
+  rules.straggler_timeout =
+      milliseconds(static_cast<int64_t>(std::ceil(config.straggler_timeout_s * 1000)));
+  rules.min_group_size = config.min_group_size;
 }
 
 }  // namespace ringside::rl

@@ -1,4 +1,5 @@
-// Options of the trainer's endpoint from the configuration's bridge.* keys. Torch-free.
+// Options of the trainer's endpoint from the configuration's bridge.* keys, and what the keys of
+// stragglers say. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <string>
 
 #include "rl/config/config.h"
+#include "rl/rollouts/step_policy.h"
 #include "rollout_bridge/trainer/trainer_endpoint.h"
 
 namespace ringside::rl {
@@ -17,5 +19,9 @@ namespace ringside::rl {
 bridge::TrainerOptions trainer_options(const BridgeConfig& config, const std::string& run_id,
                                        int64_t trainer_term,
                                        const std::filesystem::path& journal_directory);
+
+// Sets the rules by rollout.straggler_timeout_s, rounded up to milliseconds, and
+// rollout.min_group_size.
+void set_stragglers(StepRules& rules, const RolloutConfig& config);
 
 }  // namespace ringside::rl

@@ -510,6 +510,8 @@ std::vector<Effect> bridge_effects() {
       {"rollout.server_options.api_key_file", input_file("key"), server_client, server},
       {"rollout.server_options.request_timeout_s", "5", server_client, server},
       {"rollout.server_options.load_timeout_s", "5", server_client, server},
+      {"rollout.straggler_timeout_s", "20", endpoint, {}},
+      {"rollout.min_group_size", "3", endpoint, {"rollout.straggler_timeout_s=20"}},
       {"bridge.rollout_address", "tcp://127.0.0.1:7001", endpoint, {}},
       {"bridge.weights_address", "tcp://127.0.0.1:7001", endpoint, {}},
       {"bridge.heartbeat_s", "2", endpoint, {}},

@@ -344,6 +344,10 @@ std::string endpoint(const rl::Config& config) {
          << o.worker_timeout.count() << " " << o.pause_timeout.count() << " "
          << o.assignment_timeout.count() << " " << o.max_queued_bytes << " " << o.journal.max_bytes
          << " " << static_cast<int>(o.journal.fsync);
+    rl::StepRules rules{.group_size = config.rollout.group_size};
+    rl::set_stragglers(rules, config.rollout);
+    const bridge::GroupPolicy policy = rl::step_policy(rules);
+    text << " " << policy.straggler_timeout.count() << " " << policy.min_group_size;
     return text.str();
   } catch (const std::exception& error) {  // the key files that are not there
     return error.what();
