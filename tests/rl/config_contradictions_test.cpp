@@ -27,6 +27,23 @@ TEST_CASE("contradictions between keys are errors at the key to change") {
   CHECK_FALSE(load_config({}, {"bridge.heartbeat_s=20"}).ok());
 }
 
+TEST_CASE("steps go on without stragglers only where some could be left out") {
+  const auto error = [](std::vector<std::string> words) {
+    words.emplace_back("rollout.straggler_timeout_s=60");
+    return joined(load_config({}, words).errors);
+  };
+  CHECK(error({"rollout.min_group_size=7"}).empty());
+  CHECK_THAT(error({"rollout.min_group_size=8"}),
+             Contains("rollout.min_group_size: is 8, but a group has rollout.group_size = 8"));
+  CHECK_THAT(error({"rollout.group_size=2"}), Contains("none could be left out"));
+  CHECK_THAT(error({"rollout.min_group_size=1"}), Contains("expected at least 2"));
+  CHECK_THAT(error({"algorithm.advantage.estimator=remax"}),
+             Contains("rollout.straggler_timeout_s: is 60.0, but") && Contains("greedy"));
+  CHECK_THAT(error({"algorithm.task=sft"}), Contains("only algorithm.task rl reads it"));
+  CHECK_THAT(joined(load_config({}, {"rollout.min_group_size=3"}).errors),
+             Contains("straggler_timeout_s above 0"));
+}
+
 TEST_CASE("keys of one policy loss are refused under another") {
   CHECK_FALSE(load_config({}, {"algorithm.loss=cispo", "algorithm.ppo_clip.dual_clip=3"}).ok());
   CHECK_FALSE(load_config({}, {"algorithm.loss=sapo", "algorithm.ppo_clip.delta=4"}).ok());

@@ -339,4 +339,8 @@ TEST_CASE("rules that contradict themselves are refused by number", "[steps]") {
   rules.refill_rounds = int64_t{1} << 40;
   CHECK_THROWS_WITH(rl::step_policy(rules), Catch::Contains("rounds of refill, expected 1 to"));
   CHECK_THROWS_WITH(rl::step_policy({2, 0}), Catch::Contains("groups of 0"));
+  rules = make_rules(0);
+  rules.straggler_timeout = std::chrono::seconds(1);
+  CHECK_THROWS_WITH(rl::step_policy(rules),
+                    Catch::Contains("groups of at least 2 of 2 samples, expected at least 2 and"));
 }

@@ -130,6 +130,63 @@ TEST_CASE("a sample that failed counts in no statistic of its group or of the st
                     Catch::Contains("flags of scored samples for 7 samples, expected 8"));
 }
 
+// Two groups of `size` with the same tokens and rewards; `missing` samples of each, at different
+// places, have failed. What is filled in for these must not count.
+rl::StepAdvantages advantages_without(std::size_t missing, const AlgorithmConfig& config) {
+  const std::size_t size = 4 + missing;
+  const std::vector<double> totals_of_both{1, 0, 0.25, -2, 0.5, 3, 0, 1};
+  const std::vector<int64_t> lengths{3, 1, 4, 2, 5, 2, 1, 3};
+  rl::SampleRewards rewards{{"first", "second"}, {1.0, 0.5}, {{}, {}}, {}, {}};
+  std::vector<int64_t> begin{0};
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < 2 * size; ++i) {
+    const std::size_t place = i % size;
+    const bool failed = i < size ? place < missing : place >= 4;
+    const double total = failed ? 99.0 + static_cast<double>(i) : totals_of_both.at(next);
+    rewards.total.push_back(total);
+    rewards.by_name[0].push_back(total / 2);
+    rewards.by_name[1].push_back(total);
+    rewards.scored.push_back(!failed);
+    begin.push_back(begin.back() + (failed ? 0 : lengths.at(next)));
+    next += failed ? 0 : 1;
+  }
+  std::vector<double> value;
+  for (int64_t i = 0; i < begin.back(); ++i) {
+    value.push_back(0.1 * static_cast<double>(i % 7) - 0.2);
+  }
+  rl::StepColumns table = table_of(begin, value);
+  table.squares = value;
+  for (double& square : table.squares) {
+    square = 0.3 + square * square;
+  }
+  return rl::step_advantages(table, rewards, static_cast<int64_t>(size), config, 0);
+}
+
+TEST_CASE("a group that lacks samples has the advantages of a group of the others alone") {
+  const auto words = GENERATE(values<nlohmann::json>({
+      {{"estimator", "group_mean"}},
+      {{"estimator", "group_mean"}, {"std", "batch"}},
+      {{"estimator", "group_mean"}, {"std", "none"}, {"gpg_scale", true}},
+      {{"estimator", "rloo"}, {"std", "none"}},
+      {{"estimator", "rloo"}, {"std", "leave_one_out"}},
+      {{"estimator", "rloo"}, {"std", "group"}, {"unbiased", false}},
+      {{"estimator", "pass_at_k"}},
+      {{"estimator", "max_rl"}},
+      {{"estimator", "opo"}},
+      {{"estimator", "gdpo"}},
+      {{"estimator", "reinforce"}, {"whiten", "sequences"}},
+      {{"estimator", "optimal_token_baseline"}},
+      {{"estimator", "gae"}, {"whiten", "tokens"}},
+  }));
+  CAPTURE(words.dump());
+  const AlgorithmConfig config = token_config(words);
+  const auto whole = advantages_without(0, config).advantage;
+  REQUIRE(std::ranges::any_of(whole, [](double a) { return a != 0; }));
+  for (const std::size_t missing : {1, 2, 3}) {
+    CHECK(distance(advantages_without(missing, config).advantage, whole) < 1e-12);
+  }
+}
+
 TEST_CASE("returns and generalized advantages over one sample are the closed forms") {
   AlgorithmConfig config;
   config.advantage.gamma = 0.5;

@@ -61,6 +61,8 @@ void shrink_rollouts(rl::RolloutConfig& rollout, bool images) {
   rollout.environment_options = "";
   rollout.harness_options = {};
   rollout.stop = "";
+  rollout.straggler_timeout_s = 0;  // the dry run's rollouts are recorded
+  rollout.min_group_size = 2;
 }
 
 void shrink_algorithm(rl::Config& config) {
