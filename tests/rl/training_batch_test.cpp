@@ -377,6 +377,29 @@ TEST_CASE(
   CHECK(got.advantage[1] == Approx(-1.0 / 3 / std));
 }
 
+// Of a group of three without one that never came, and of the two alone.
+TEST_CASE("a stand-in for a sample that did not come changes no weight and no column of the loss") {
+  const auto aggregation =
+      GENERATE(rl::LossAggregation::kTokenMean, rl::LossAggregation::kTokenSum,
+               rl::LossAggregation::kSeqMeanTokenMean, rl::LossAggregation::kSeqMeanTokenSum,
+               rl::LossAggregation::kConstant);
+  auto config = make_config();
+  config.algorithm.loss_aggregation = aggregation;
+  config.algorithm.loss_divisor = 5;
+  const std::vector<bridge::Rollout> two{make_rollout(0, 1.0, 2), make_rollout(0, 0.0, 3)};
+  bridge::Rollout stand_in = make_rollout(0, 0.0, 0);
+  stand_in.rewards.clear();
+  stand_in.finish_reason = bridge::FinishReason::kError;
+  const auto small = rl::make_step_batch(two, config);
+  config.rollout.group_size = 3;
+  const auto batch =
+      rl::make_step_batch(std::vector<bridge::Rollout>{two[0], stand_in, two[1]}, config);
+  CHECK(batch.columns.weight == small.columns.weight);
+  CHECK(batch.columns.rollout == small.columns.rollout);
+  CHECK(batch.mini_batches[0].loss_tokens == 5);
+  CHECK(batch.trained == std::vector<bool>{true, false, true});
+}
+
 TEST_CASE("a recorded file is read in groups with its optional fields") {
   const TempFile file(
       R"({"group_id":"x","prompt_ids":[1,2],"completion_ids":[3,4],"logprobs":[-1.0,-2.0],"reward":1})"
