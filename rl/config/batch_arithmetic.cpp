@@ -71,7 +71,8 @@ std::vector<std::string> describe_batch(const Config& config) {
     lines.push_back("a step: " + count(config.rollout.prompts_per_step, "prompt") + " x " +
                     count(config.rollout.group_size, "completion") + " = " +
                     count(batch.samples_per_step, "rollout") + ", at most " +
-                    count(batch.max_tokens_per_step, "token") + describe_stragglers(config.rollout));
+                    count(batch.max_tokens_per_step, "token") +
+                    describe_stragglers(config.rollout));
   }
   lines.push_back("an optimizer step: at most " + count(batch.samples_per_mini_batch, unit) + "; " +
                   count(batch.optimizer_steps_per_step, "optimizer step") + " a step (" +

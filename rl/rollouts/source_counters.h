@@ -28,7 +28,7 @@ struct SourceCounters {
   int64_t refilled_groups = 0;     // groups granted as replacements for zero-variance groups
   int64_t kept_zero_variance = 0;  // groups of the last round trained on with all rewards equal
   int64_t failed_samples = 0;      // rollouts accepted as error or aborted after the last retry
-  int64_t stragglers = 0;  // of these: in place of samples that did not come in time
+  int64_t stragglers = 0;          // of these: in place of samples that did not come in time
   int64_t retried_samples = 0;     // samples retried because they were returned as error or aborted
   int64_t waiting = 0;             // accepted rollouts that are in no step yet
   std::optional<bridge::BridgeCounters> bridge;  // nullopt for rollouts from a file

@@ -33,7 +33,8 @@ void check(const StepRules& rules) {
   require(rules.straggler_timeout.count() == 0 ||
               (rules.min_group_size >= 2 && rules.min_group_size < rules.group_size),
           "groups of at least " + std::to_string(rules.min_group_size) + " of " +
-              std::to_string(rules.group_size) + " samples, expected at least 2 and fewer than all");
+              std::to_string(rules.group_size) +
+              " samples, expected at least 2 and fewer than all");
 }
 
 bridge::GroupRule rule_of(const StepRules& rules, int64_t group_id) {

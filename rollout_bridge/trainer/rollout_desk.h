@@ -83,7 +83,7 @@ class RolloutDesk {
   std::vector<Arrival> arrivals_;
   std::optional<int64_t> awaited_step_;
   Clock::time_point next_look_{};  // for stragglers
-  std::string journal_trouble_;  // why the journal accepts nothing now; empty: it accepts
+  std::string journal_trouble_;    // why the journal accepts nothing now; empty: it accepts
 };
 
 }  // namespace ringside::bridge

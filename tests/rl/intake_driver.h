@@ -81,8 +81,8 @@ class FakeWorker {
   }
 
   void send(Sample sample, int64_t version, double reward,
-            bridge::FinishReason reason = bridge::FinishReason::kStop) {
-    auto r = make_rollout(sample.first, sample.second, 2, ++sent_);
+            bridge::FinishReason reason = bridge::FinishReason::kStop, int32_t group_size = 2) {
+    auto r = make_rollout(sample.first, sample.second, group_size, ++sent_);
     r.versions = {{version, 0, static_cast<int64_t>(r.completion_ids.size())}};
     r.trainer_term = -1;
     r.rewards = {{"reward", reward}};

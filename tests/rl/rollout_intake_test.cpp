@@ -97,6 +97,33 @@ TEST_CASE("a sample that failed is made again alone", "[intake]") {
   CHECK(intake.counters().failed_samples == 0);
 }
 
+TEST_CASE("who waits for a step gets it without a sample that never comes", "[intake]") {
+  const TempDir dir;
+  auto rules = make_rules(1, 0);
+  rules.group_size = 3;
+  rules.total_reward = {};  // a stand-in has none
+  rules.straggler_timeout = std::chrono::milliseconds(300);
+  rl::RolloutIntake intake(options_of(dir, 1), rules, 1);
+  FakeWorker worker(intake, 100);
+  publish(intake, 1, 0);
+  REQUIRE(worker.take_grants(3).size() == 3);
+  for (const int32_t sample : {0, 2}) {
+    worker.send({0, sample}, 0, 1.0, bridge::FinishReason::kStop, 3);
+  }
+  REQUIRE(worker.drain());
+  const auto step = take_step(intake, 1, kPatience);
+  REQUIRE(step.has_value());
+  REQUIRE(step->size() == 3);
+  CHECK(bridge::has_failed((*step)[1]));
+  const rl::SourceCounters counters = intake.counters();
+  CHECK(counters.stragglers == 1);
+  CHECK(counters.failed_samples == 1);
+  CHECK(counters.accepted == 3);
+  worker.send({0, 1}, 0, 1.0, bridge::FinishReason::kStop, 3);
+  REQUIRE(worker.drain());
+  CHECK(intake.counters().duplicates == 1);
+}
+
 // Life 1: group 0 teaches nothing, and half of its replacement is made.
 void leave_half_a_refill(const TempDir& dir, const rl::StepRules& rules) {
   rl::RolloutIntake intake(options_of(dir, 1), rules, 4);

@@ -1,21 +1,20 @@
 // Guards steps that go on without samples that do not come: none is given up too early, in too
 // small a group or while nobody waits, a late rollout counts nothing, and a restart trains on the
 // same samples.
-#include "rollout_bridge/trainer/stragglers.h"
-
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "rollout_bridge/trainer/stragglers.h"
 #include "tests/rollout_bridge/started_trainer.h"
 
 namespace ringside::bridge {
 namespace {
 
 using namespace test;
-using std::chrono::milliseconds;
 using Catch::Matchers::Contains;
+using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeout{5000};
 

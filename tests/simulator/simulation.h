@@ -30,8 +30,8 @@ struct Outcome {
 };
 
 struct Scene {
-  bool images = false;    // tools return images in many of the runs
-  bool sessions = false;  // most workers' samples are sessions of agents
+  bool images = false;      // tools return images in many of the runs
+  bool sessions = false;    // most workers' samples are sessions of agents
   bool stragglers = false;  // samples hang, and steps go on without them
   bool verbose = false;
 };

@@ -50,9 +50,10 @@ Flags read_flags(int argc, char** argv) {
     } else if (word == "--verbose") {
       flags.scene.verbose = true;
     } else {
-      std::fprintf(stderr,
-                   "usage: simulator [--images] [--sessions] [--stragglers] [--faults N] [--first SEED] "
-                   "[--seed SEED] [--verbose]\n");
+      std::fprintf(
+          stderr,
+          "usage: simulator [--images] [--sessions] [--stragglers] [--faults N] [--first SEED] "
+          "[--seed SEED] [--verbose]\n");
       std::exit(2);
     }
   }
@@ -64,7 +65,8 @@ std::string words_of(const ringside::simulator::Scene& scene) {
          (scene.stragglers ? " --stragglers" : "");
 }
 
-void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome, const std::string& scene) {
+void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome,
+                   const std::string& scene) {
   std::printf(
       "seed %llu fails, after %llu faults in all: %s\n  again: simulator --seed %llu%s --verbose\n",
       static_cast<unsigned long long>(seed), static_cast<unsigned long long>(faults),
@@ -103,8 +105,7 @@ int main(int argc, char** argv) {
     ++runs;
     if (!outcome.ok) {
       ++failed;
-      print_failure(seed, faults.total(), outcome,
-                    words_of(flags.scene));
+      print_failure(seed, faults.total(), outcome, words_of(flags.scene));
     }
     ++seed;
   } while (flags.seed == 0 && faults.total() < flags.faults);
