@@ -10,10 +10,11 @@ Options: the arguments of the environment's load_environment(), and
 import asyncio
 import functools
 import json
+import ssl
 import threading
 
 import verifiers as vf
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 if not hasattr(vf, "load_environment"):
     raise ImportError(f"verifiers {vf.__version__} has no load_environment(); expected 0.1.9 to 0.3: pip install 'verifiers<0.4'")
@@ -28,6 +29,12 @@ def loop():
     made = asyncio.new_event_loop()
     threading.Thread(target=made.run_forever, daemon=True).start()
     return made
+
+
+@functools.cache
+def certificates():
+    """Read once: a client of its own reads them for 20 ms, which is longer than a short rollout takes."""
+    return ssl.create_default_context()
 
 
 @functools.cache
@@ -48,7 +55,9 @@ class Environment:
         return asyncio.run_coroutine_threadsafe(self._play(session), loop()).result()
 
     async def _play(self, session):
-        async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=86400) as openai:
+        http = DefaultAsyncHttpxClient(verify=certificates())
+        async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=86400,
+                               http_client=http) as openai:
             given = {field: session.record[field] for field in FIELDS if field in session.record}
             output = await self._environment.run_rollout(given, OpenAIChatCompletionsClient(openai), session.model,
                                                          dict(self._sampling))
