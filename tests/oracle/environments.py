@@ -7,7 +7,6 @@ Usage: environments.py [NAME ...], with RINGSIDE naming the program, by a Python
 tools/requirements-environments.txt. tools/test_environments.sh runs it.
 """
 
-import asyncio
 import json
 import os
 import pathlib
@@ -15,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs/environments"
@@ -85,7 +83,8 @@ PLAYS = {"reasoning_gym": play_reasoning_gym, "textarena": play_textarena, "open
 def check(name: str) -> None:
     folder = RUNS / name
     shutil.rmtree(folder / "grpo", ignore_errors=True)
-    subprocess.run([ROOT / "recipes/environments/run.sh", name, "train.steps=3", "log.rollouts=true", "data.shuffle=false"], check=True,
+    subprocess.run([ROOT / "recipes/environments/run.sh", name, "train.steps=3", "rollout.prompts_per_step=8",
+                    "eval.every=0", "log.rollouts=true", "data.shuffle=false"], check=True,
                    env=os.environ | {"PYTHON": sys.executable}, cwd=ROOT)
     records = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     rollouts = [json.loads(line) for line in (folder / "grpo/rollouts.jsonl").read_text().splitlines()]
