@@ -1,12 +1,14 @@
 """The environments of packages beside the packages themselves: a few steps of each recipe, then every recorded rollout is
 played again by the package alone.
 
-Guards: a reward that is not the package's for what was sampled; an environment that told the model something else.
+Guards: a reward that is not the package's for what was sampled; an environment that told the model something else; an empty
+answer that is sampled again.
 
 Usage: environments.py [NAME ...], with RINGSIDE naming the program, by a Python that has the packages of
 tools/requirements-environments.txt. tools/test_environments.sh runs it.
 """
 
+import http.server
 import json
 import os
 import pathlib
@@ -14,6 +16,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUNS = ROOT / "runs/environments"
@@ -77,6 +81,37 @@ def play_openenv(turns: Turns, record: dict) -> None:
     assert seen.done and abs(turns.reward - total) < 1e-6, (turns.said, total, turns.reward)
 
 
+class SaysNothing(http.server.BaseHTTPRequestHandler):
+    """A server of OpenAI's chat completions whose every answer is empty."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}
+        body = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "policy", "choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def check_empty_answer_of_verifiers() -> None:
+    """The package counts it as an error, but the policy sampled it: it is worth what the rubric says."""
+    import demonstrations
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SaysNothing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = demonstrations.connector("verifiers", "reverse_digits")
+    record = next(iter(environment.records(1, seed=1)))
+    reward = environment.play(types.SimpleNamespace(
+        record=record, base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none", model="policy"))
+    server.shutdown()
+    assert reward == 0.0, reward
+
+
 PLAYS = {"reasoning_gym": play_reasoning_gym, "textarena": play_textarena, "openenv": play_openenv, "verifiers": play_verifiers}
 
 
@@ -99,5 +134,7 @@ def check(name: str) -> None:
 
 
 if __name__ == "__main__":
+    if "verifiers" in (sys.argv[1:] or PLAYS):
+        check_empty_answer_of_verifiers()
     for chosen in sys.argv[1:] or PLAYS:
         check(chosen)

@@ -61,6 +61,7 @@ class Environment:
             given = {field: session.record[field] for field in FIELDS if field in session.record}
             output = await self._environment.run_rollout(given, OpenAIChatCompletionsClient(openai), session.model,
                                                          dict(self._sampling))
-        if output.get("error"):
-            raise RuntimeError(f"the rollout of verifiers failed: {output['error']}")
+        error = output.get("error")
+        if error and "EmptyModelResponseError" not in str(error):  # an empty answer was sampled too: the rubric judges it
+            raise RuntimeError(f"the rollout of verifiers failed: {error}")
         return float(output["reward"])
