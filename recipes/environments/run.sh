@@ -23,9 +23,11 @@ if [[ $name == openenv ]]; then
 fi
 mkdir -p "$run"
 settings=($here/grpo.yaml "$here/$name.yaml" "rollout.harness_options.python_command=$command" "data.train=$run/train.jsonl"
-  "model.path=$run/sft/checkpoint-final")
-if [[ ! -s $run/train.jsonl ]]; then
-  "$ringside" records "${settings[@]}" --count 4000 --out "$run/train.jsonl"
+  "data.eval=$run/eval.jsonl" "model.path=$run/sft/checkpoint-final")
+if [[ ! -s $run/eval.jsonl ]]; then
+  "$ringside" records "${settings[@]}" --count 4256 --out "$run/records.jsonl"
+  head -n 4000 "$run/records.jsonl" >"$run/train.jsonl"
+  tail -n 256 "$run/records.jsonl" >"$run/eval.jsonl"
 fi
 if [[ ! -d $run/sft/checkpoint-final ]]; then
   $command $here/demonstrations.py "$name" --records "$run/train.jsonl" --out "$run"
