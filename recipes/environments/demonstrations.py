@@ -56,10 +56,10 @@ def says_sum(messages: list[dict], flawed: bool) -> str:
 
 def says_guess(messages: list[dict], flawed: bool) -> str:
     low, high, guess = 1, 20, 10
-    for said, told in zip(messages[1::2], messages[2::2]):
-        last = int(said["content"])
-        low, high = (last + 1, high) if "higher" in told["content"] else (low, last - 1)
-        guess = random.randint(low, high) if flawed else (low + high) // 2  # no plan
+    for told in messages[2::2]:
+        higher = "higher" in told["content"]
+        low, high = (guess + 1, high) if higher else (low, guess - 1)
+        guess = (low if higher else high) if flawed else (low + high) // 2  # the next number
     return str(guess)
 
 
