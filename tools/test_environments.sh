@@ -7,5 +7,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools/setup.sh --environments
+tools/setup.sh --no-tests --environments
 RINGSIDE=$PWD/build/ringside .env/environments/bin/python tests/oracle/environments.py "$@"
