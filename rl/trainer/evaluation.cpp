@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "engine/models/weight_export.h"
 #include "rl/config/eval_sets.h"
 #include "rl/data/held_out_prompts.h"
+#include "rl/data/rollout_rewards.h"
 #include "rl/report/log.h"
 #include "rl/rewards/weighted_rewards.h"
 #include "rl/sampling/prompt_evaluation.h"
@@ -68,6 +71,15 @@ class EmbeddedEvaluator final : public Evaluator {
   HeldOutPrompts prompts_;
 };
 
+// The total of a sample, as of a rollout that is trained on; nullopt if it failed.
+std::optional<double> total_of(const bridge::HeldOutSample& sample,
+                               std::span<const WeightedReward> recipe) {
+  bridge::Rollout rewarded;
+  rewarded.rewards = sample.rewards;
+  rewarded.turn_rewards = sample.turn_rewards;
+  return is_scored(rewarded) ? std::optional(total_reward(rewarded, recipe)) : std::nullopt;
+}
+
 // Lets the workers of the source sample.
 class WorkersEvaluator final : public Evaluator {
  public:
@@ -111,13 +123,14 @@ class WorkersEvaluator final : public Evaluator {
     for (const bridge::HeldOutSample& sample : samples) {
       const HeldOutPrompts::Place place = prompts_.place_of(sample.prompt);
       PromptResult& result = found[place.set].results[place.index];
-      if (sample.rewards.empty()) {
+      const std::optional<double> total = total_of(sample, recipe_);
+      if (!total) {
         ++result.unscored;
         ++found[place.set].unscored;
         found[place.set].failure = "the workers' logs say why";
         continue;
       }
-      result.rewards.push_back(weighted_total(sample.rewards, recipe_));
+      result.rewards.push_back(*total);
       result.lengths.push_back(sample.tokens);
       result.truncated += sample.finish_reason == bridge::FinishReason::kLength ? 1 : 0;
     }

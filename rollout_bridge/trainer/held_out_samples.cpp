@@ -97,6 +97,7 @@ void HeldOutSamples::deliver(const Rollout& rollout) {
                                       : std::count(mask.begin(), mask.end(), 1);
   if (!has_failed(rollout)) {
     sample.result.rewards = rollout.rewards;
+    sample.result.turn_rewards = rollout.turn_rewards;
   }
   --missing_;
   work_.finish(rollout.group_id, rollout.sample_index);

@@ -22,8 +22,10 @@ namespace ringside::bridge {
 
 // Result of one sample.
 struct HeldOutSample {
-  int64_t prompt = -1;                                       // number of the held-out prompt
-  std::vector<std::pair<std::string, double>> rewards = {};  // empty: it failed at every attempt
+  int64_t prompt = -1;  // number of the held-out prompt
+  // As of a rollout; both are empty if it failed at every attempt.
+  std::vector<std::pair<std::string, double>> rewards = {};
+  std::vector<double> turn_rewards = {};
   int64_t tokens = 0;                                        // sampled ones
   FinishReason finish_reason = FinishReason::kError;
 };

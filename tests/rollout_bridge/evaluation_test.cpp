@@ -36,6 +36,8 @@ Rollout held_out_rollout(int64_t prompt, int32_t sample, int32_t samples, int64_
   Rollout r =
       rollout_under(version, kFirst + prompt, sample, samples, static_cast<uint32_t>(7 + sample));
   r.rewards = {{"exact_match", prompt + 0.5 * sample}};
+  r.turn_offsets = {0};
+  r.turn_rewards = {0.25 * sample};
   r.finish_reason = FinishReason::kLength;
   return r;
 }
@@ -101,6 +103,7 @@ TEST_CASE("an evaluation returns every sample once and leaves the journal alone"
       const HeldOutSample& sample = (*samples)[i];
       CHECK(sample.prompt == static_cast<int64_t>(i / 2));
       CHECK(sample.rewards.at(0).second == static_cast<double>(i / 2) + 0.5 * (i % 2));
+      CHECK(sample.turn_rewards == std::vector<double>{0.25 * (i % 2)});
       CHECK(sample.tokens > 0);
       CHECK(sample.finish_reason == FinishReason::kLength);
     }

@@ -102,6 +102,11 @@ class Environment(quickstart_case.QuickstartCase):
             self.assertEqual(dict(rollout["rewards"]), {"turns": 3.0, "level": 3.0 * level})
             self.assertEqual(len(rollout["turn_offsets"]), 3)
 
+    def test_an_evaluation_sums_the_rewards_of_the_turns(self):
+        self.rollouts_of(f"data.eval={self.data / 'games.jsonl'}", "eval.every=1", "eval.by=workers", "train.steps=1",
+                         options={"turns": 2})
+        self.assertEqual([step["eval_reward"] for step in self.lines("metrics.jsonl")], [1.0, 1.0])
+
     def test_records_are_what_the_environment_makes(self):
         out = self.folder / "made.jsonl"
         done = self.ringside("records", "--count", 7, "--seed", 3, "--out", out)
