@@ -26,7 +26,7 @@ struct HeldOutSample {
   // As of a rollout; both are empty if it failed at every attempt.
   std::vector<std::pair<std::string, double>> rewards = {};
   std::vector<double> turn_rewards = {};
-  int64_t tokens = 0;                                        // sampled ones
+  int64_t tokens = 0;  // sampled ones
   FinishReason finish_reason = FinishReason::kError;
 };
 
