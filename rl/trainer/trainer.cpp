@@ -207,8 +207,8 @@ PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
   RunPolicy& policy = run.policies()[index];
   PolicyStep step{policy.name, std::move(rollouts.trained), {}, {}, {}};
   StepBatch& batch = step.batch;
-  batch =
-      make_step_batch(step.rollouts, run.config(), parts.images_of(step.rollouts), rollouts.greedy);
+  batch = make_step_batch(step.rollouts, run.config(), parts.images_of(step.rollouts),
+                          rollouts.greedy, kinds);
   std::vector<LocalBatch> mini_batches;
   step.advantages = times.time("score", [&] {
     mini_batches = learner.collate(batch);
