@@ -79,7 +79,7 @@ void ServerLoop::want(Snapshot snapshot) {
   wanted_ = std::move(snapshot);
   std::vector<bridge::GrantedSample> withdrawn = policy_.withdraw();
   for (auto sample = withdrawn.rbegin(); sample != withdrawn.rend(); ++sample) {
-    queue_.put_back(*sample);
+    put_back(*sample);
   }
 }
 
@@ -146,6 +146,7 @@ void ServerLoop::feed() {
     return;
   }
   for (const bridge::GrantedSample& sample : queue_.start(room - policy_.running())) {
+    begun_in_[{sample.group_id, sample.sample_index}] = current_->manifest.trainer_term;
     policy_.submit(sample, current_->manifest);
   }
 }
@@ -168,7 +169,7 @@ void ServerLoop::take(std::vector<ServedAnswer> answers) {
       tries_.erase({answer.sample.group_id, answer.sample.sample_index});
       good.push_back(std::move(answer));
     } else if (was_waiting) {
-      queue_.put_back(answer.sample);  // sampled again under the next weights
+      put_back(answer.sample);  // sampled again under the next weights
     } else {
       try_again(answer, "the server aborted it, or answered under other weights");
     }
@@ -210,9 +211,14 @@ void ServerLoop::failed(const ServedAnswer& answer) {
   }
 }
 
+void ServerLoop::put_back(const bridge::GrantedSample& sample) {
+  begun_in_.erase({sample.group_id, sample.sample_index});
+  queue_.put_back(sample);
+}
+
 void ServerLoop::try_again(const ServedAnswer& answer, const std::string& why) {
   if (++tries_[{answer.sample.group_id, answer.sample.sample_index}] < kMaxTries) {
-    queue_.put_back(answer.sample);
+    put_back(answer.sample);
   } else {
     give_up(answer, why);
   }
@@ -226,8 +232,13 @@ void ServerLoop::give_up(const ServedAnswer& answer, const std::string& why) {
   finish(policy_.failed(answer, version()));
 }
 
+// A rollout is of the term of its first token.
 void ServerLoop::finish(bridge::Rollout rollout) {
-  rollout.trainer_term = current_->manifest.trainer_term;
+  const auto begun = begun_in_.find({rollout.group_id, rollout.sample_index});
+  if (begun != begun_in_.end()) {  // otherwise the queue refuses it, too
+    rollout.trainer_term = begun->second;
+    begun_in_.erase(begun);
+  }
   queue_.finish(std::move(rollout));
 }
 

@@ -109,6 +109,8 @@ class ServerLoop {
   // Whether the answer is complete and, as far as can be determined, from the installed weights.
   bool is_ours(const bridge::GenerateResult& result);
   void failed(const ServedAnswer& answer);
+  // Queues a sample again whose request ended without a completion.
+  void put_back(const bridge::GrantedSample& sample);
   // Puts the sample back, or gives it up after the last attempt.
   void try_again(const ServedAnswer& answer, const std::string& why);
   // Sends a failed sample, which the trainer grants again.
@@ -123,8 +125,11 @@ class ServerLoop {
   ServerConfig options_;
   Now now_;
   bridge::WorkerQueue queue_;
-  std::map<std::pair<int64_t, int32_t>, int>
-      tries_;         // attempts of samples that the server has not completed
+  using Key = std::pair<int64_t, int32_t>;  // group, sample
+  std::map<Key, int> tries_;                // attempts of samples that the server has not completed
+  // Of running requests: the trainer term of the weights that they began under. A server that keeps
+  // requests while it loads weights answers them under those of a later term.
+  std::map<Key, int64_t> begun_in_;
   Snapshot current_;  // the weights that are sampled from; null before the first
   Snapshot wanted_;   // to be installed; while set, no request is started
   Clock::time_point wanted_since_{}, next_try_{}, last_contact_{};
