@@ -76,6 +76,10 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
   busy_ += draw_hang(world_, plan_);
   std::vector<Rollout> out;
   for (const GrantedSample& s : samples) {
+    if (world_.recipe) {
+      out.push_back(by_recipe(s, version));
+      continue;
+    }
     const bool fails = world_.random.chance(plan_.failures);
     out.push_back(fails ? failure(s, worker_id_, version)
                         : completed(s, worker_id_, version, content_, world_.random));
@@ -92,10 +96,28 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
   return out;
 }
 
+// Some go on from the weights before.
+Rollout SimModel::by_recipe(const GrantedSample& sample, int64_t version) {
+  if (world_.random.chance(plan_.failures)) {
+    return world_.recipe->failed(sample, worker_id_, version);
+  }
+  std::vector<SampledPart> with{{trainer_term_, version, content_}};
+  const bool may_span = sample.held_out < 0 && previous_.first >= sample.min_version;
+  if (may_span && world_.random.chance(0.3)) {
+    with.insert(with.begin(), {trainer_term_, previous_.first, previous_.second});
+  }
+  return world_.recipe->completed(sample, worker_id_, std::move(with), world_.random);
+}
+
 void SimServer::submit(const GrantedSample& sample, const Manifest&) {
   const Span takes = world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2) +
                      draw_hang(world_, plan_);
-  running_.push_back({sample, world_.events.now() + takes, is_up() ? process_ : 0, false});
+  running_.push_back(
+      {sample, world_.events.now() + takes, is_up() ? process_ : 0, false, {with_now()}});
+}
+
+SampledPart SimServer::with_now() const {
+  return {trainer_term_, content_ == installed_ ? version_ : -1, content_};
 }
 
 std::vector<rl::ServedAnswer> SimServer::take_answers() {
@@ -117,13 +139,30 @@ std::vector<rl::ServedAnswer> SimServer::take_answers() {
       result.completion_ids = {content_, r.sample.sample_index};
       result.logprobs = {-1.0F, -0.5F};
     }
-    if (plan_.server_labels) {
+    if (keeps_requests() && !r.is_aborted) {
+      add_spans(r.with, result);
+    } else if (plan_.server_labels) {
       result.label = label_;
+    }
+    if (world_.recipe) {
+      answered_[{r.sample.group_id, r.sample.sample_index}] = r.with;
     }
     out.push_back({r.sample, {1}, std::move(result)});
     return true;
   });
   return out;
+}
+
+// A token of each version, with the label that the server had.
+void SimServer::add_spans(const std::vector<SampledPart>& with, GenerateResult& result) {
+  result.completion_ids.clear();
+  for (const SampledPart& part : with) {
+    const auto begin = std::ssize(result.completion_ids);
+    result.completion_ids.push_back(part.content);
+    const std::string label = part.version < 0 ? "default" : std::to_string(part.version);
+    result.versions.push_back({label, begin, begin + 1});
+  }
+  result.logprobs.assign(result.completion_ids.size(), -1.0F);
 }
 
 // The pool's threads begin every request at once.
@@ -139,7 +178,14 @@ Status SimServer::install(const std::shared_ptr<const WeightSnapshot>& snapshot)
   }
   world_.judge.installed(*snapshot);
   content_ = installed_ = content_of(*snapshot);
-  label_ = std::to_string(snapshot->manifest.version);
+  version_ = snapshot->manifest.version;
+  trainer_term_ = snapshot->manifest.trainer_term;
+  label_ = std::to_string(version_);
+  for (Request& r : running_) {  // those that are answered already keep what they have
+    if (r.done > world_.events.now()) {
+      r.with.push_back(with_now());
+    }
+  }
   return Success{};
 }
 
@@ -165,6 +211,10 @@ Status SimServer::interrupt() {
 std::vector<Rollout> SimServer::rollouts(std::vector<rl::ServedAnswer> answers, int64_t version) {
   std::vector<Rollout> out;
   for (const rl::ServedAnswer& a : answers) {
+    if (world_.recipe) {
+      out.push_back(by_recipe(a, version));
+      continue;
+    }
     const bool fails = world_.random.chance(plan_.failures);
     out.push_back(fails ? failed(a, version)
                         : completed(a.sample, worker_id_, version,
@@ -176,8 +226,22 @@ std::vector<Rollout> SimServer::rollouts(std::vector<rl::ServedAnswer> answers, 
   return out;
 }
 
+// An answer without spans is of one version.
+Rollout SimServer::by_recipe(const rl::ServedAnswer& answer, int64_t version) {
+  std::vector<SampledPart> with =
+      answered_.extract({answer.sample.group_id, answer.sample.sample_index}).mapped();
+  if (world_.random.chance(plan_.failures)) {
+    return failed(answer, version);
+  }
+  if (answer.result.value().versions.empty()) {
+    with.front().version = version;
+  }
+  return world_.recipe->completed(answer.sample, worker_id_, std::move(with), world_.random);
+}
+
 Rollout SimServer::failed(const rl::ServedAnswer& answer, int64_t version) {
-  return failure(answer.sample, worker_id_, version);
+  return world_.recipe ? world_.recipe->failed(answer.sample, worker_id_, version)
+                       : failure(answer.sample, worker_id_, version);
 }
 
 void SimServer::restart(Span away) {

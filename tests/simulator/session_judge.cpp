@@ -123,11 +123,12 @@ SessionJudge::Account& SessionJudge::account(const std::string& session) {
 }
 
 void SessionJudge::opened(const std::string& process, const rl::Session& session, int64_t max_turns,
-                          Span timeout) {
+                          Span timeout, const rl::StatedSampling& sampling) {
   Account account;
   account.process = process;
   account.max_turns = max_turns;
   account.timeout = timeout;
+  account.sampling = sampling;
   account.sample = {session.sample().group_id, session.sample().sample_index};
   account.held_out = session.sample().held_out >= 0;
   check(asked_for_[process].contains(account.sample),
@@ -212,6 +213,8 @@ void SessionJudge::began(const std::string& process, const std::string& session,
   check(std::ssize(pending.requests()) == pending.asked().count, "a request has too few samples");
   check_prompt(of, pending);
   for (const rl::TokenRequest& request : pending.requests()) {
+    check(request.sampling == of.sampling,
+          "a request of session " + session + " is sampled otherwise than its sample");
     Asked asked{session, request.prompt, messages_of(pending.asked().asked), pending.asked().stops};
     check(asked_.emplace(request.seed, std::move(asked)).second, "two requests have one seed");
   }

@@ -39,8 +39,9 @@ class SessionJudge {
   explicit SessionJudge(const EventQueue& events) : events_(events) {}
 
   // --- the worker's loop. process: a worker's process, by a name of its own
+  // sampling: of all of its requests.
   void opened(const std::string& process, const rl::Session& session, int64_t max_turns,
-              Span timeout);
+              Span timeout, const rl::StatedSampling& sampling);
   // The model answered the request of this seed.
   void sampled(uint64_t seed, GivenAnswer answer);
   // What the trainer asks the process for, and takes back.
@@ -110,6 +111,7 @@ class SessionJudge {
     bool held_out = false;
     int64_t max_turns = 0;
     Span timeout{};
+    rl::StatedSampling sampling{};
     std::optional<Time> claimed;
     int64_t begun = 0;
     std::vector<Turn> turns;

@@ -119,23 +119,41 @@ std::shared_ptr<rl::Session> SimSessionMaker::session_of(const bridge::GrantedSa
                                  .max_tokens = 0,
                                  .vocab_size = test::kCharacterTokens};
   auto session = std::make_shared<rl::Session>(id, sample, ordered_json{{"prompt", "q"}}, limits,
-                                               world_.random.next(), rl::StatedSampling{});
-  judge_.opened(process_, *session, plan_.max_turns, plan_.timeout);
+                                               world_.random.next(), sampling_of(sample));
+  judge_.opened(process_, *session, plan_.max_turns, plan_.timeout, expected_of(sample));
   world_.trace(worker_id_ + ": opens session " + id);
   return session;
+}
+
+rl::StatedSampling SimSessionMaker::sampling_of(const bridge::GrantedSample& sample) {
+  return world_.recipe ? world_.recipe->job(sample).sampling : rl::StatedSampling{};
+}
+
+// By the account of what is true.
+rl::StatedSampling SimSessionMaker::expected_of(const bridge::GrantedSample& sample) const {
+  return !world_.recipe         ? rl::StatedSampling{}
+         : sample.held_out >= 0 ? world_.recipe->judge().held_out_sampling()
+                                : world_.recipe->judge().sampling_of(sample.sample_index);
 }
 
 bridge::Rollout SimSessionMaker::rollout_of(const rl::Session& session, int64_t version) {
   const bridge::GrantedSample& sample = session.sample();
   bridge::Rollout r;
-  r.rollout_id = std::to_string(sample.group_id) + "/" + std::to_string(sample.sample_index) +
-                 "/v" + std::to_string(version) + "/" + std::to_string(sample.attempt) + "/" +
-                 worker_id_;
-  r.attempt = sample.attempt;
-  r.group_id = sample.group_id;
-  r.group_size = sample.group_size;
-  r.sample_index = sample.sample_index;
+  if (world_.recipe) {
+    r = rl::failed_rollout(worker_id_, world_.recipe->job(sample), {}, version);
+  } else {
+    r.rollout_id = std::to_string(sample.group_id) + "/" + std::to_string(sample.sample_index) +
+                   "/v" + std::to_string(version) + "/" + std::to_string(sample.attempt) + "/" +
+                   worker_id_;
+    r.attempt = sample.attempt;
+    r.group_id = sample.group_id;
+    r.group_size = sample.group_size;
+    r.sample_index = sample.sample_index;
+  }
   session.write(r);
+  if (world_.recipe) {
+    world_.recipe->judge().made(r, {});
+  }
   judge_.made(session, r);
   world_.trace(worker_id_ + ": session " + session.id() + " is a rollout" +
                (r.failure.empty() ? "" : ", failed: " + r.failure));

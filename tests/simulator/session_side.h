@@ -93,6 +93,9 @@ class SimSessionMaker final : public rl::SessionMaker {
   void end_harness() { harness_has_ended_ = true; }
 
  private:
+  rl::StatedSampling sampling_of(const bridge::GrantedSample& sample);
+  rl::StatedSampling expected_of(const bridge::GrantedSample& sample) const;
+
   World& world_;
   SessionJudge& judge_;
   const SessionPlan& plan_;

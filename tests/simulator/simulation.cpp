@@ -23,9 +23,10 @@ constexpr minutes kEndsWithin{30};
 // Room for the steps that a restart may use and those that are sampled. Only what cannot be
 // restored is consumed before the checkpoint.
 void limit_journal(Random& random, TrainerPlan& plan, const Scene& scene) {
-  const int64_t kBytesOfRecord = scene.sessions ? 30'000
-                                 : scene.images ? 800 + kMostPictures * 600
-                                                : 800;
+  const int64_t kBytesOfRecord = scene.sessions  ? 30'000
+                                 : scene.images  ? 800 + kMostPictures * 600
+                                 : scene.recipes ? 1500
+                                                 : 800;
   const int64_t steps = 2 * (1 + plan.max_staleness) + 2;
   plan.journal_max_bytes = static_cast<uint64_t>(kBytesOfRecord * steps * plan.refill_rounds *
                                                  plan.prompts_per_step * plan.group_size);
@@ -68,7 +69,21 @@ TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   if (scene.images && random.chance(0.6)) {
     limit_images(random, plan);
   }
+  if (scene.recipes) {
+    plan.group_size += random.between(0, 1);
+    plan.recipe = draw_recipe(random, plan.group_size, scene.sessions);
+    plan.recipe->prompts_per_step = plan.prompts_per_step;
+    plan.recipe->held_out_prompts = plan.held_out_prompts;
+  }
   return plan;
+}
+
+// Servers record no kept sets. With span labels they may keep requests while they load weights.
+void draw_server_by_recipe(Random& random, WorkerPlan& plan, const RecipeFacts& facts) {
+  plan.with_server = plan.with_server && !facts.has_kept;
+  if (random.chance(0.4)) {
+    plan.server.pause = rl::ServerPause::kKeep;
+  }
 }
 
 WorkerPlan draw_worker(Random& random, const TrainerPlan& trainer) {
@@ -84,6 +99,9 @@ WorkerPlan draw_worker(Random& random, const TrainerPlan& trainer) {
   plan.server.pause = random.chance(0.5) ? rl::ServerPause::kAbort : rl::ServerPause::kDrain;
   plan.server_labels = random.chance(0.5);
   plan.failures = random.chance(0.3) ? 0.1 : 0;
+  if (trainer.recipe) {
+    draw_server_by_recipe(random, plan, trainer.recipe->facts);
+  }
   return plan;
 }
 
@@ -131,6 +149,11 @@ class Simulation {
         trainer_(world_, plan_),
         mean_gap_(world_.random.between(Span(milliseconds(20)), Span(seconds(3)))),
         is_unreliable_(world_.random.chance(0.2)) {
+    if (plan_.recipe) {
+      world_.recipe = std::make_unique<Recipe>(*plan_.recipe);
+      world_.judge.judge_contents_by(
+          [this](const bridge::Rollout& r) { return world_.recipe->judge().sampled_for(r); });
+    }
     if (scene.sessions) {
       sessions_ = std::make_unique<SessionWorld>(world_.events);
       world_.judge.judge_contents_by(
@@ -199,6 +222,11 @@ class Simulation {
       const SessionJudge& judge = sessions_->judge;
       outcome.checks += judge.checks();
       outcome.sessions = {judge.answers(), judge.branches(), judge.of_several_versions()};
+    }
+    if (world_.recipe) {
+      const RecipeJudge& judge = world_.recipe->judge();
+      outcome.checks += judge.checks();
+      outcome.recipes = {judge.kept_tokens(), judge.greedy(), judge.chosen(), judge.spanned()};
     }
     outcome.virtual_seconds = std::chrono::duration<double>(world_.events.now() - kBegin).count();
     return outcome;

@@ -17,6 +17,14 @@ struct SessionFigures {
   int64_t of_several_versions = 0;  // rollouts with rewards
 };
 
+// Of the recipes of runs.
+struct RecipeFigures {
+  int64_t kept_tokens = 0;  // trained on with their kept sets
+  int64_t greedy = 0;       // rewards that were compared with a greedy sample's
+  int64_t chosen = 0;       // rollouts trained on, of records with words
+  int64_t spanned = 0;      // rollouts trained on, of several versions
+};
+
 struct Outcome {
   bool ok = false;
   std::string trouble;  // the invariant that was broken, and the state of everybody
@@ -26,6 +34,7 @@ struct Outcome {
   double virtual_seconds = 0;
   ImageFigures images;
   SessionFigures sessions;
+  RecipeFigures recipes;
   int64_t stand_ins = 0;  // that steps were trained with
 };
 
@@ -33,6 +42,7 @@ struct Scene {
   bool images = false;      // tools return images in many of the runs
   bool sessions = false;    // most workers' samples are sessions of agents
   bool stragglers = false;  // samples hang, and steps go on without them
+  bool recipes = false;     // rollouts have what recipes ask for: kept sets, greedy samples, words
   bool verbose = false;
 };
 

@@ -7,6 +7,8 @@
 //   simulator --images               with tools that return images
 //   simulator --sessions             with samples that are sessions of agents
 //   simulator --stragglers           with samples that hang, and steps that go on without them
+//   simulator --recipes              with kept sets, greedy samples and words of records; with
+//                                    --sessions too
 //   simulator --seed 17 --verbose    one seed again, with a trace on standard error
 //
 // Exit code 1 when a seed failed. README.md says what is simulated and what is checked.
@@ -47,12 +49,14 @@ Flags read_flags(int argc, char** argv) {
       flags.scene.sessions = true;
     } else if (word == "--stragglers") {
       flags.scene.stragglers = true;
+    } else if (word == "--recipes") {
+      flags.scene.recipes = true;
     } else if (word == "--verbose") {
       flags.scene.verbose = true;
     } else {
       std::fprintf(
           stderr,
-          "usage: simulator [--images] [--sessions] [--stragglers] [--faults N] [--first SEED] "
+          "usage: simulator [--images] [--sessions] [--stragglers] [--recipes] [--faults N] [--first SEED] "
           "[--seed SEED] [--verbose]\n");
       std::exit(2);
     }
@@ -62,7 +66,7 @@ Flags read_flags(int argc, char** argv) {
 
 std::string words_of(const ringside::simulator::Scene& scene) {
   return std::string(scene.images ? " --images" : "") + (scene.sessions ? " --sessions" : "") +
-         (scene.stragglers ? " --stragglers" : "");
+         (scene.stragglers ? " --stragglers" : "") + (scene.recipes ? " --recipes" : "");
 }
 
 void print_failure(uint64_t seed, uint64_t faults, const Outcome& outcome,
@@ -88,6 +92,7 @@ int main(int argc, char** argv) {
   ringside::simulator::ImageFigures images;
   ringside::simulator::SessionFigures sessions;
   int64_t stand_ins = 0;
+  ringside::simulator::RecipeFigures recipes;
   const auto begin = std::chrono::steady_clock::now();
   do {
     const Outcome outcome = ringside::simulator::simulate(seed, flags.scene);
@@ -102,6 +107,10 @@ int main(int argc, char** argv) {
     sessions.answers += outcome.sessions.answers;
     sessions.branches += outcome.sessions.branches;
     sessions.of_several_versions += outcome.sessions.of_several_versions;
+    recipes.kept_tokens += outcome.recipes.kept_tokens;
+    recipes.greedy += outcome.recipes.greedy;
+    recipes.chosen += outcome.recipes.chosen;
+    recipes.spanned += outcome.recipes.spanned;
     ++runs;
     if (!outcome.ok) {
       ++failed;
@@ -128,6 +137,14 @@ int main(int argc, char** argv) {
   }
   if (flags.scene.stragglers) {
     std::printf("%lld samples that steps went on without\n", static_cast<long long>(stand_ins));
+  }
+  if (flags.scene.recipes) {
+    std::printf(
+        "%lld tokens with kept sets, %lld rewards above a greedy one, %lld rollouts of records "
+        "with "
+        "words, %lld of several versions\n",
+        static_cast<long long>(recipes.kept_tokens), static_cast<long long>(recipes.greedy),
+        static_cast<long long>(recipes.chosen), static_cast<long long>(recipes.spanned));
   }
   std::printf(
       "%llu faults in %llu runs, %llu events, %lld checks, %llu runs failed; %.1f s, %.0f faults a "

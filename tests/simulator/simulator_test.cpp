@@ -13,6 +13,7 @@ struct Runs {
   ImageFigures images;
   SessionFigures sessions;
   int64_t stand_ins = 0;
+  RecipeFigures recipes;
 
   Runs(const Scene& scene, uint64_t enough) {
     rl::log::set_level(rl::log::Level::kError);
@@ -26,9 +27,14 @@ struct Runs {
       sessions.answers += outcome.sessions.answers;
       sessions.branches += outcome.sessions.branches;
       sessions.of_several_versions += outcome.sessions.of_several_versions;
+      recipes.kept_tokens += outcome.recipes.kept_tokens;
+      recipes.greedy += outcome.recipes.greedy;
+      recipes.chosen += outcome.recipes.chosen;
+      recipes.spanned += outcome.recipes.spanned;
       INFO("simulator --seed " << seed << (scene.images ? " --images" : "")
                                << (scene.sessions ? " --sessions" : "")
-                               << (scene.stragglers ? " --stragglers" : "") << " --verbose");
+                               << (scene.stragglers ? " --stragglers" : "")
+                               << (scene.recipes ? " --recipes" : "") << " --verbose");
       INFO(outcome.trouble);
       REQUIRE(outcome.ok);
       REQUIRE(outcome.checks > 0);
@@ -42,8 +48,8 @@ TEST_CASE("a hundred thousand simulated faults break no invariant") {
   CHECK(runs.images.trained == 0);
 }
 
-TEST_CASE("a hundred thousand simulated faults lose no image of a conversation") {
-  const Runs runs({.images = true}, 100'000);
+TEST_CASE("seventy thousand simulated faults lose no image of a conversation") {
+  const Runs runs({.images = true}, 70'000);
   CHECK(runs.faults.by_kind().contains("image of other pixels"));
   CHECK(runs.images.asked > 1000);
   CHECK(runs.images.dropped > 1000);
@@ -69,6 +75,21 @@ TEST_CASE("a hundred thousand simulated faults train no straggler twice, nor too
   CHECK(runs.stand_ins > 1000);
 }
 
+TEST_CASE("ten thousand simulated faults lose no kept set, greedy sample or word of a record") {
+  const Runs runs({.recipes = true}, 10'000);
+  CHECK(runs.recipes.kept_tokens > 5000);
+  CHECK(runs.recipes.greedy > 1000);
+  CHECK(runs.recipes.chosen > 1000);
+  CHECK(runs.recipes.spanned > 100);
+}
+
+TEST_CASE("simulated faults mix up no greedy sample or word of a record among sessions") {
+  const Runs runs({.sessions = true, .recipes = true}, 1500);
+  CHECK(runs.recipes.greedy > 20);
+  CHECK(runs.recipes.chosen > 100);
+  CHECK(runs.sessions.branches > 20);
+}
+
 TEST_CASE("a seed gives the same run again") {
   const Outcome a = simulate(7);
   const Outcome b = simulate(7);
@@ -78,6 +99,7 @@ TEST_CASE("a seed gives the same run again") {
   CHECK(simulate(8).events != a.events);
   CHECK(simulate(7, {.images = true}).events != a.events);
   CHECK(simulate(7, {.sessions = true}).events == simulate(7, {.sessions = true}).events);
+  CHECK(simulate(7, {.recipes = true}).events == simulate(7, {.recipes = true}).events);
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ void SimTrainer::start() {
   policy_ = rl::step_policy(rules_of(plan_, checkpoint_ + 1));
   TrainerOptions options = options_of(plan_, trainer_term_, world_.disk);
   options.policy = policy_;
+  options.admission = world_.recipe ? world_.recipe->admission() : nullptr;
   int64_t lowest = checkpoint_;
   for (auto start = starts_.rbegin(); start != starts_.rend(); ++start) {
     options.newest_of_term[start->first] = lowest;
@@ -105,6 +106,7 @@ void SimTrainer::start() {
     world_.judge.journal_is(world_.disk.content(kJournalFile));
     world_.judge.started(journalled());
     state_ = std::make_unique<TrainerState>(options, "sim://weights");
+    check_replay();
   } catch (const ProcessCrash&) {
     world_.events.after(seconds(1), [this] { start(); });
     return;
@@ -124,6 +126,18 @@ void SimTrainer::start() {
       guarded([this] { publish_first(); });
     }
   });
+}
+
+// What the recipe's rules let in before they let in again.
+void SimTrainer::check_replay() const {
+  const BridgeCounters counters = state_->counters();
+  for (const Reason reason : {Reason::kVocabulary, Reason::kPrompt, Reason::kTooLong,
+                              Reason::kSampling, Reason::kRewards, Reason::kInvalidField}) {
+    if (counters.rejected[static_cast<std::size_t>(reason)] > 0) {
+      throw Breach(std::string("the journal gave back rollouts that break a rule of the recipe: ") +
+                   reason_name(reason));
+    }
+  }
 }
 
 void SimTrainer::crash(Span away) {
@@ -238,7 +252,9 @@ void SimTrainer::on_ack(const std::string& identity, const AckBody& ack) {
   rejected_in_row_[identity] = 0;
   const int64_t group = group_of(ack.rollout_id);
   if (group < kFirstHeldOutGroup) {
-    world_.judge.acknowledged(ack.rollout_id, group, version_of(ack.rollout_id));
+    world_.judge.acknowledged(ack.rollout_id, group,
+                              world_.recipe ? world_.recipe->judge().newest_version(ack.rollout_id)
+                                            : version_of(ack.rollout_id));
   }
 }
 
@@ -353,6 +369,9 @@ void SimTrainer::train_if_ready() {
   }
   world_.judge.trained(step_ + 1, batch, plan_.prompts_per_step * plan_.group_size,
                        plan_.max_staleness, plan_.min_group_size);
+  if (world_.recipe) {
+    world_.recipe->train(rollouts);
+  }
   training_ = true;
   world_.events.after(plan_.train_time, [this, life = life_] {
     if (life == life_) {

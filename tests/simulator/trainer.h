@@ -16,6 +16,7 @@
 #include "tests/simulator/disk.h"
 #include "tests/simulator/judge.h"
 #include "tests/simulator/network.h"
+#include "tests/simulator/recipe.h"
 
 namespace ringside::simulator {
 
@@ -38,6 +39,7 @@ struct TrainerPlan {
   bridge::ImageBounds images = {};
   milliseconds straggler_timeout{0};  // 0: all samples are waited for
   int64_t min_group_size = 2;
+  std::optional<RecipePlan> recipe = {};  // without: rollouts have no settings of their own
 };
 
 // What became of images, over all starts of a trainer.
@@ -57,6 +59,7 @@ struct World {
   Network network;
   Disk disk;
   Judge judge;
+  std::unique_ptr<Recipe> recipe;  // null: without one
   World(uint64_t seed, bool verbose)
       : random(seed), trace(events, verbose), network(events, random, faults), disk(random) {}
 };
@@ -93,6 +96,7 @@ class SimTrainer final : public TrainerPort {
   void end_process();
   void flush();
   std::set<std::string> journalled() const;
+  void check_replay() const;
   void publish_first();
   void publish(int64_t version);
   void checkpoint();

@@ -66,6 +66,9 @@ Status SimLink::send(const Rollout& rollout) {
   world_.judge.spoiled(id);
   Rollout twice = rollout;
   twice.rollout_id = id;
+  if (world_.recipe) {
+    world_.recipe->judge().renamed(rollout, id);
+  }
   return state_.send_rollout(twice);
 }
 

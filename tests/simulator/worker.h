@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,8 @@ class SimModel final : public rl::BatchSampler {
   Span take_busy() { return std::exchange(busy_, Span{}); }
 
  private:
+  bridge::Rollout by_recipe(const bridge::GrantedSample& sample, int64_t version);
+
   World& world_;
   const WorkerPlan& plan_;
   std::string worker_id_;
@@ -120,15 +123,23 @@ class SimServer final : public rl::ServedPolicy {
     Time done{};
     uint64_t process = 0;
     bool is_aborted = false;
+    std::vector<SampledPart> with = {};  // several, if it goes on under new weights
   };
+  bool keeps_requests() const { return plan_.server.pause == rl::ServerPause::kKeep; }
+  SampledPart with_now() const;
+  static void add_spans(const std::vector<SampledPart>& with, bridge::GenerateResult& result);
+  bridge::Rollout by_recipe(const rl::ServedAnswer& answer, int64_t version);
   bool is_up() const { return world_.events.now() >= up_since_; }
 
   World& world_;
   const WorkerPlan& plan_;
   std::string worker_id_;
   std::vector<Request> running_;
-  int64_t content_ = -1;    // what the server runs
-  int64_t installed_ = -1;  // what the worker believes
+  int64_t content_ = -1;                      // what the server runs
+  int64_t installed_ = -1;                    // what the worker believes
+  int64_t version_ = -1, trainer_term_ = -1;  // of these
+  // Of answers that are not rollouts yet: what their tokens were sampled from.
+  std::map<std::pair<int64_t, int32_t>, std::vector<SampledPart>> answered_;
   std::string label_ = "default";
   uint64_t process_ = 1;
   Time up_since_{};
