@@ -62,16 +62,6 @@ std::vector<UpdateResult> joined_updates(std::span<const PolicyStep> steps) {
 
 }  // namespace
 
-std::vector<std::vector<bridge::Rollout>> rollouts_by_policy(std::vector<bridge::Rollout> rollouts,
-                                                             std::span<const int64_t> policy_of,
-                                                             std::size_t policies) {
-  std::vector<std::vector<bridge::Rollout>> by_policy(policies);
-  for (std::size_t r = 0; r < rollouts.size(); ++r) {
-    by_policy.at(static_cast<std::size_t>(policy_of[r])).push_back(std::move(rollouts[r]));
-  }
-  return by_policy;
-}
-
 PolicyStep joined_step(std::span<const PolicyStep> steps) {
   PolicyStep all;
   double tokens = 0.0, kl = 0.0, kl_coef = 0.0;

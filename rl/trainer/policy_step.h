@@ -22,12 +22,6 @@ struct PolicyStep {
   StepUpdates updates;  // none where no rollout has a score
 };
 
-// The rollouts of each of so many policies, in order. policy_of: the number of each rollout's.
-// Throws: std::out_of_range for a number that is not there.
-std::vector<std::vector<bridge::Rollout>> rollouts_by_policy(std::vector<bridge::Rollout> rollouts,
-                                                             std::span<const int64_t> policy_of,
-                                                             std::size_t policies);
-
 // The steps of several policies as one, for the metrics of the whole step: all rollouts and
 // updates, rewards (by_name is 0 for a reward that a policy's rollouts do not have), scores and
 // advantages. Without documents and columns, and without a correction: its weights have statistics

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "rl/config/adapter_names.h"
-#include "rl/config/record_choices.h"
 #include "rl/config/teacher.h"
 #include "rl/data/greedy_rollouts.h"
 #include "rl/data/rollout_rewards.h"
@@ -188,27 +187,15 @@ StepUpdates update(TrainingRun& run, Learner& learner, const std::vector<LocalBa
   }
 }
 
-// Of the rollouts that are not greedy, in order.
-std::vector<int64_t> kinds_of_trained(const NextRollouts& next, const Config& config) {
-  std::vector<int64_t> kinds;
-  for (std::size_t i = 0; i < next.rollouts.size(); ++i) {
-    if (!is_greedy(next.rollouts[i], config)) {
-      kinds.push_back(next.kinds.at(i));
-    }
-  }
-  return kinds;
-}
-
 // Trains one of the run's policies on its rollouts of the step.
 PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
-                        TrainedAndGreedy rollouts, std::span<const int64_t> kinds,
-                        RolloutSource* source, StageTimes& times) {
+                        TrainedAndGreedy rollouts, RolloutSource* source, StageTimes& times) {
   Learner& learner = *parts.learners[index];
   RunPolicy& policy = run.policies()[index];
   PolicyStep step{policy.name, std::move(rollouts.trained), {}, {}, {}};
   StepBatch& batch = step.batch;
   batch = make_step_batch(step.rollouts, run.config(), parts.images_of(step.rollouts),
-                          rollouts.greedy, kinds);
+                          rollouts.greedy, rollouts.kinds);
   std::vector<LocalBatch> mini_batches;
   step.advantages = times.time("score", [&] {
     mini_batches = learner.collate(batch);
@@ -230,28 +217,12 @@ PolicyStep train_policy(TrainingRun& run, Parts& parts, std::size_t index,
 // The same of every policy that has rollouts in the step, one after another on all ranks; one
 // without any stays as it is.
 std::vector<PolicyStep> train_policies(TrainingRun& run, Parts& parts, RolloutSource* source,
-                                       TrainedAndGreedy rollouts, std::span<const int64_t> kinds,
-                                       StageTimes& times) {
-  const std::size_t policies = run.policies().size();
-  const std::size_t group =
-      rollouts.greedy.empty() ? 0 : rollouts.trained.size() / rollouts.greedy.size();
-  std::vector<int64_t> policy_of;
-  std::vector<std::vector<int64_t>> kinds_of(policies);
-  for (const int64_t kind : kinds) {
-    policy_of.push_back(adapter_of_kind(kind, run.config()));
-    kinds_of[policy_of.back()].push_back(kind);
-  }
-  std::vector<int64_t> policy_of_greedy;
-  for (std::size_t i = 0; i < rollouts.greedy.size(); ++i) {
-    policy_of_greedy.push_back(policy_of[i * group]);
-  }
-  auto trained = rollouts_by_policy(std::move(rollouts.trained), policy_of, policies);
-  auto greedy = rollouts_by_policy(std::move(rollouts.greedy), policy_of_greedy, policies);
+                                       TrainedAndGreedy rollouts, StageTimes& times) {
+  std::vector<TrainedAndGreedy> of_policies = parts_by_policy(std::move(rollouts), run.config());
   std::vector<PolicyStep> steps;
-  for (std::size_t i = 0; i < policies; ++i) {
-    if (!trained[i].empty()) {
-      steps.push_back(train_policy(run, parts, i, {std::move(trained[i]), std::move(greedy[i])},
-                                   kinds_of[i], source, times));
+  for (std::size_t i = 0; i < run.policies().size(); ++i) {
+    if (!of_policies[i].trained.empty()) {
+      steps.push_back(train_policy(run, parts, i, std::move(of_policies[i]), source, times));
     }
   }
   return steps;
@@ -383,12 +354,11 @@ void train_rl(TrainingRun& run, RolloutSource* source) {
       run.agree_to_stop(next.stop_signal);
       break;
     }
-    const std::vector<int64_t> kinds = kinds_of_trained(next, config);
-    TrainedAndGreedy rollouts = without_greedy(std::move(next.rollouts), config);
+    TrainedAndGreedy rollouts = without_greedy(std::move(next.rollouts), config, next.kinds);
     observe(run, source, rollouts.trained);
     parts.hold_images(next);
     const std::vector<PolicyStep> steps =
-        train_policies(run, parts, source, std::move(rollouts), kinds, times);
+        train_policies(run, parts, source, std::move(rollouts), times);
     const PolicyStep joined = steps.size() > 1 ? joined_step(steps) : PolicyStep();
     const PolicyStep& step = steps.size() > 1 ? joined : steps.front();
     Metrics metrics = step_metrics(steps, step, run);

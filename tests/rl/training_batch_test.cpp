@@ -266,6 +266,37 @@ TEST_CASE("a greedy rollout gives its group a baseline, and one that failed take
                     Catch::Contains("is sample 2 at place 0 of its group"));
 }
 
+TEST_CASE("each adapter learns from the groups of its records, with their kinds and baselines") {
+  auto config = make_config();
+  config.algorithm.advantage.estimator = rl::AdvantageEstimator::kRemax;
+  config.lora.adapters = "math, code";
+  std::vector<bridge::Rollout> sampled;
+  for (int64_t group = 0; group < 3; ++group) {
+    for (int32_t i = 0; i < 3; ++i) {
+      sampled.push_back(make_rollout(group, 0.5, 2));
+      sampled.back().sample_index = i;
+    }
+  }
+  const std::vector<int64_t> kinds{1, 1, 1, 0, 0, 0, 1, 1, 1};
+  const auto parts = rl::parts_by_policy(rl::without_greedy(sampled, config, kinds), config);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].trained == std::vector{sampled[3], sampled[4]});
+  CHECK(parts[0].greedy == std::vector{sampled[5]});
+  CHECK(parts[0].kinds == std::vector<int64_t>{0, 0});
+  CHECK(parts[1].trained == std::vector{sampled[0], sampled[1], sampled[6], sampled[7]});
+  CHECK(parts[1].greedy == std::vector{sampled[2], sampled[8]});
+  CHECK(parts[1].kinds == std::vector<int64_t>{1, 1, 1, 1});
+  CHECK_THROWS_WITH(rl::without_greedy(sampled, config, std::vector<int64_t>{1}),
+                    Catch::Contains("1 kinds of records for 9 rollouts"));
+  CHECK_THROWS_WITH(rl::parts_by_policy(rl::without_greedy(sampled, config), config),
+                    Catch::Contains("without the kinds of their records"));
+  config.lora.adapters = "";
+  const auto alone = rl::parts_by_policy(rl::without_greedy(sampled, config, kinds), config);
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].trained.size() == 6);
+  CHECK(alone[0].kinds == std::vector<int64_t>{1, 1, 0, 0, 1, 1});
+}
+
 TEST_CASE("groups are compared by the total, the shaped total or the reward of a name") {
   auto config = make_config();
   config.algorithm.dynamic_sampling = rl::DynamicSampling::kDrop;

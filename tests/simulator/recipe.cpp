@@ -5,7 +5,6 @@
 #include <set>
 
 #include "rl/config/load.h"
-#include "rl/config/record_choices.h"
 #include "rl/rollouts/rollout_admission.h"
 #include "tests/rl/gateway/character_tokenizer.h"
 
@@ -97,18 +96,6 @@ rl::Config write_recipe(const RecipePlan& plan, const std::filesystem::path& fol
                                                              joined(facts.teachers, "=/teacher")});
   }
   return rl::load_config_or_throw({}, words);
-}
-
-// Rollouts of one adapter, in order.
-std::vector<Rollout> of_adapter(std::span<const Rollout> rollouts,
-                                std::span<const int64_t> adapters, int64_t adapter) {
-  std::vector<Rollout> own;
-  for (std::size_t i = 0; i < rollouts.size(); ++i) {
-    if (adapters[i] == adapter) {
-      own.push_back(rollouts[i]);
-    }
-  }
-  return own;
 }
 
 }  // namespace
@@ -220,31 +207,18 @@ std::shared_ptr<bridge::AdmissionPolicy> Recipe::admission() const {
 
 // As train_rl() and train_policies() do.
 void Recipe::train(std::span<const Rollout> rollouts) {
-  std::vector<int64_t> all, kinds, adapters, adapters_of_greedy;
+  std::vector<int64_t> kinds;
   for (const Rollout& r : rollouts) {
-    all.push_back(answers_.kind(r.group_id));
-    const int64_t adapter = rl::adapter_of_kind(all.back(), config_);
-    if (rl::is_greedy(r, config_)) {
-      adapters_of_greedy.push_back(adapter);
-    } else {
-      kinds.push_back(all.back());
-      adapters.push_back(adapter);
-    }
+    kinds.push_back(answers_.kind(r.group_id));
   }
-  judge_.trained(rollouts, all);
-  const rl::TrainedAndGreedy step = rl::without_greedy({rollouts.begin(), rollouts.end()}, config_);
-  for (int64_t adapter = 0; adapter < plan_.facts.adapters; ++adapter) {
-    const rl::TrainedAndGreedy part{of_adapter(step.trained, adapters, adapter),
-                                    of_adapter(step.greedy, adapters_of_greedy, adapter)};
-    std::vector<int64_t> own;
-    for (std::size_t i = 0; i < kinds.size(); ++i) {
-      if (adapters[i] == adapter) {
-        own.push_back(kinds[i]);
-      }
-    }
+  judge_.trained(rollouts, kinds);
+  const std::vector<rl::TrainedAndGreedy> parts = rl::parts_by_policy(
+      rl::without_greedy({rollouts.begin(), rollouts.end()}, config_, kinds), config_);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const rl::TrainedAndGreedy& part = parts[i];
     if (!part.trained.empty()) {
-      judge_.batched(part, adapter,
-                     rl::make_step_batch(part.trained, config_, {}, part.greedy, own));
+      judge_.batched(part, static_cast<int64_t>(i),
+                     rl::make_step_batch(part.trained, config_, {}, part.greedy, part.kinds));
     }
   }
 }
