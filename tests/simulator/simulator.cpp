@@ -54,10 +54,10 @@ Flags read_flags(int argc, char** argv) {
     } else if (word == "--verbose") {
       flags.scene.verbose = true;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: simulator [--images] [--sessions] [--stragglers] [--recipes] [--faults N] [--first SEED] "
-          "[--seed SEED] [--verbose]\n");
+      std::fprintf(stderr,
+                   "usage: simulator [--images] [--sessions] [--stragglers] [--recipes] [--faults "
+                   "N] [--first SEED] "
+                   "[--seed SEED] [--verbose]\n");
       std::exit(2);
     }
   }
