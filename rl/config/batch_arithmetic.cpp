@@ -31,9 +31,9 @@ std::string describe_stragglers(const RolloutConfig& rollout) {
   if (rollout.straggler_timeout_s == 0) {
     return "";
   }
-  return "; a prompt with " + std::to_string(rollout.min_group_size) +
-         " or more is trained on without those that take longer than " +
-         text_of(rollout.straggler_timeout_s) + " s";
+  return "; it goes on without completions that take longer than " +
+         text_of(rollout.straggler_timeout_s) + " s, of prompts with " +
+         std::to_string(rollout.min_group_size) + " or more";
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ class Preflight(PreflightCase):
         self.refused("rollout.top_p=0.9", expect=("rollout.top_p", "expected 1"))
         self.refused("rollout.top_k=5", expect=("rollout.top_k", "expected 0"))
         self.refused("algorithm.advantage.estimator=given", expect=("algorithm.advantage.estimator", "--rollouts"))
+        self.refused("rollout.straggler_timeout_s=60", "--prime-rl", expect=("rollout.straggler_timeout_s", "whole groups"))
         self.refused("rollout.stop=zzzz;", expect=("rollout.stop", "tokens"))
         self.refused("bridge.rollout_address=tcp://0.0.0.0:7001", expect=("bridge.rollout_address", "CURVE"))
         self.refused("bridge.weights_address=localhost:7001", expect=("bridge.weights_address",))
