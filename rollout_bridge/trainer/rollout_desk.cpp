@@ -408,8 +408,9 @@ void RolloutDesk::replace_stragglers() {
   }
   if (replaced > 0) {
     parts_.events.add("", "step " + std::to_string(*awaited_step_) + " goes on without " +
-                              std::to_string(replaced) + " samples that did not come within " +
-                              seconds(timeout) + ", the first is " + first);
+                              std::to_string(replaced) + (replaced == 1 ? " sample" : " samples") +
+                              " that did not come within " + seconds(timeout) +
+                              (replaced == 1 ? ": " : ", the first is ") + first);
   }
 }
 

@@ -261,9 +261,10 @@ TEST_CASE("batch arithmetic counts prompts, samples and optimizer steps over all
   CHECK(describe_batch(config)[0] ==
         "a step: 10 prompts x 4 completions = 40 rollouts, at most 40960 tokens");
   config.rollout.straggler_timeout_s = 90;
-  CHECK_THAT(describe_batch(config)[0],
-             Contains("40960 tokens; it goes on without completions that take longer than 90.0 s, of "
-                      "prompts with 2 or more"));
+  CHECK_THAT(
+      describe_batch(config)[0],
+      Contains("40960 tokens; it goes on without completions that take longer than 90.0 s, of "
+               "prompts with 2 or more"));
   // 14 rollouts of 1024 tokens are more than one micro-batch of 16384 holds, but not on 3 ranks.
   CHECK(describe_batch(config)[3] ==
         "a micro-batch: 16384 tokens, 4096 tokens a rank; a mini-batch of the longest rollouts "

@@ -56,8 +56,8 @@ TEST_CASE("a step goes on without a sample whose time is over", "[straggler]") {
   CHECK(step[3].temperature == step[0].temperature);
   CHECK(validate(step[3]).ok());
   CHECK(trainer.state().counters().groups.stragglers == 1);
-  CHECK(trainer.events_with("step 1 goes on without 1 samples that did not come within 5.0 s, the "
-                            "first is sample 3 of group 0 of worker w") == 1);
+  CHECK(trainer.events_with("step 1 goes on without 1 sample that did not come within 5.0 s: "
+                            "sample 3 of group 0 of worker w") == 1);
   // Its holder need not make it. If it does, the rollout counts nothing.
   const auto credits = trainer.bodies<CreditBody>("w", MessageType::kCredit);
   REQUIRE(credits.size() == 1);

@@ -20,14 +20,15 @@ sys.path.insert(0, str(quickstart_case.ROOT / "recipes/environments"))
 import demonstrations  # noqa: E402  its tiny model
 
 GAME = """
+import asyncio
 import json
 import pathlib
 
 class Game:
     tools = None
 
-    def __init__(self, turns=2, by_name=False, log=None):
-        self.turns, self.by_name, self.log, self.seen = turns, by_name, log, []
+    def __init__(self, turns=2, by_name=False, log=None, hangs=None):
+        self.turns, self.by_name, self.log, self.hangs, self.seen = turns, by_name, log, hangs, []
 
     def records(self, count, seed):
         for i in range(5):
@@ -39,6 +40,9 @@ class Game:
 
     async def step(self, message):
         self.seen.append(message["role"])
+        if self.hangs and not pathlib.Path(self.hangs).exists():
+            pathlib.Path(self.hangs).touch()
+            await asyncio.sleep(3600)
         done = len(self.seen) == self.turns
         reward = {"turns": 1, "level": self.record["level"]} if self.by_name else 0.5
         if done and self.log:
@@ -80,6 +84,14 @@ class Environment(quickstart_case.QuickstartCase):
     def text(self, ids: list[int]) -> str:
         words = {i: token for token, i in json.loads((self.data / "chat/tokenizer.json").read_text())["model"]["vocab"].items()}
         return "".join(words[i] for i in ids)
+
+    def test_a_step_is_trained_without_a_game_that_never_ends(self):
+        rollouts = self.rollouts_of("rollout.straggler_timeout_s=3", options={"turns": 1, "hangs": str(self.folder / "hangs")})
+        metrics = self.lines("metrics.jsonl")
+        self.assertEqual([m["rollouts/stragglers"] for m in metrics if "rollouts/stragglers" in m], [1, 1])
+        self.assertEqual(len(rollouts), 16)
+        missing = [rollout for rollout in rollouts if not rollout["completion_ids"]]
+        self.assertEqual([rollout["finish_reason"] for rollout in missing], ["error"])
 
     def test_the_turns_of_a_session_are_one_rollout_with_the_rewards_of_each(self):
         log = self.folder / "log"
