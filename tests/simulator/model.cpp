@@ -59,6 +59,11 @@ std::string SimModel::install(const WeightSnapshot& snapshot) {
   const Manifest& manifest = snapshot.manifest;
   const bool goes_on = trainer_term_ == manifest.trainer_term && is_verified_;
   previous_ = goes_on ? std::pair(version_, content_) : std::pair(int64_t{-1}, int64_t{-1});
+  if (trainer_term_ != manifest.trainer_term) {
+    for (Begun& begun : unfinished_) {  // their versions mean nothing to a restarted trainer
+      begun.with.clear();
+    }
+  }
   trainer_term_ = manifest.trainer_term;
   version_ = manifest.version;
   content_ = content_of(snapshot);
@@ -74,12 +79,11 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
                                       const std::function<bool()>&) {
   busy_ += world_.random.between(plan_.sample_time / 2, plan_.sample_time * 2);
   busy_ += draw_hang(world_, plan_);
+  if (world_.recipe) {
+    return by_recipe(samples, version);
+  }
   std::vector<Rollout> out;
   for (const GrantedSample& s : samples) {
-    if (world_.recipe) {
-      out.push_back(by_recipe(s, version));
-      continue;
-    }
     const bool fails = world_.random.chance(plan_.failures);
     out.push_back(fails ? failure(s, worker_id_, version)
                         : completed(s, worker_id_, version, content_, world_.random));
@@ -96,17 +100,29 @@ std::vector<Rollout> SimModel::sample(const std::vector<GrantedSample>& samples,
   return out;
 }
 
-// Some go on from the weights before.
-Rollout SimModel::by_recipe(const GrantedSample& sample, int64_t version) {
-  if (world_.random.chance(plan_.failures)) {
-    return world_.recipe->failed(sample, worker_id_, version);
+// As DecoderSampler: samples of training may stop, and go on in the next batch.
+std::vector<Rollout> SimModel::by_recipe(const std::vector<GrantedSample>& samples,
+                                         int64_t version) {
+  std::vector<Begun> begun = std::exchange(unfinished_, {});
+  for (const GrantedSample& sample : samples) {
+    begun.push_back({sample});
   }
-  std::vector<SampledPart> with{{trainer_term_, version, content_}};
-  const bool may_span = sample.held_out < 0 && previous_.first >= sample.min_version;
-  if (may_span && world_.random.chance(0.3)) {
-    with.insert(with.begin(), {trainer_term_, previous_.first, previous_.second});
+  std::vector<Rollout> out;
+  for (Begun& one : begun) {
+    if (one.with.empty() || one.with.back().version != version) {
+      one.with.push_back({trainer_term_, version, content_});
+    }
+    const bool may_stop = plan_.stops && !world_.recipe->job(one.sample).is_only_scored();
+    if (world_.random.chance(plan_.failures)) {
+      out.push_back(world_.recipe->failed(one.sample, worker_id_, version));
+    } else if (may_stop && world_.random.chance(0.3)) {
+      unfinished_.push_back(std::move(one));
+    } else {
+      out.push_back(
+          world_.recipe->completed(one.sample, worker_id_, std::move(one.with), world_.random));
+    }
   }
-  return world_.recipe->completed(sample, worker_id_, std::move(with), world_.random);
+  return out;
 }
 
 void SimServer::submit(const GrantedSample& sample, const Manifest&) {

@@ -78,8 +78,10 @@ TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   return plan;
 }
 
-// Servers record no kept sets. With span labels they may keep requests while they load weights.
-void draw_server_by_recipe(Random& random, WorkerPlan& plan, const RecipeFacts& facts) {
+// Servers record no kept sets. With span labels they may keep requests while they load weights, as
+// embedded workers continue completions that stopped.
+void draw_worker_by_recipe(Random& random, WorkerPlan& plan, const RecipeFacts& facts) {
+  plan.stops = random.chance(0.5);
   plan.with_server = plan.with_server && !facts.has_kept;
   if (random.chance(0.4)) {
     plan.server.pause = rl::ServerPause::kKeep;
@@ -100,7 +102,7 @@ WorkerPlan draw_worker(Random& random, const TrainerPlan& trainer) {
   plan.server_labels = random.chance(0.5);
   plan.failures = random.chance(0.3) ? 0.1 : 0;
   if (trainer.recipe) {
-    draw_server_by_recipe(random, plan, trainer.recipe->facts);
+    draw_worker_by_recipe(random, plan, trainer.recipe->facts);
   }
   return plan;
 }

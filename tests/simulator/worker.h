@@ -30,6 +30,7 @@ struct WorkerPlan {
   bool server_labels = true;            // its answers name their version
   double failures = 0;                  // of samples
   double hangs = 0;                     // of requests, or of the model's batches
+  bool stops = false;                   // completions stop, and go on in the next batch
   int64_t pictures = 0;                 // that its tools return; 0: none
   std::optional<SessionPlan> sessions;  // its samples are sessions of agents
   // What it does against the protocol.
@@ -76,11 +77,18 @@ class SimModel final : public rl::BatchSampler {
   std::vector<bridge::Rollout> sample(const std::vector<bridge::GrantedSample>& samples,
                                       int64_t version,
                                       const std::function<bool()>& should_stop) override;
+  std::size_t unfinished() const override { return unfinished_.size(); }
   void damage_next_install() { damages_ = true; }
   Span take_busy() { return std::exchange(busy_, Span{}); }
 
  private:
-  bridge::Rollout by_recipe(const bridge::GrantedSample& sample, int64_t version);
+  // A sample with what was drawn so far.
+  struct Begun {
+    bridge::GrantedSample sample;
+    std::vector<SampledPart> with = {};
+  };
+  std::vector<bridge::Rollout> by_recipe(const std::vector<bridge::GrantedSample>& samples,
+                                         int64_t version);
 
   World& world_;
   const WorkerPlan& plan_;
@@ -90,6 +98,7 @@ class SimModel final : public rl::BatchSampler {
   int64_t trainer_term_ = -1;
   bool is_verified_ = false;
   std::pair<int64_t, int64_t> previous_{-1, -1};  // version and content before, of the same term
+  std::vector<Begun> unfinished_;
   bool damages_ = false;
   Span busy_{};
 };
