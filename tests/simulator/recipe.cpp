@@ -100,12 +100,13 @@ rl::Config write_recipe(const RecipePlan& plan, const std::filesystem::path& fol
 
 }  // namespace
 
-RecipePlan draw_recipe(Random& random, int64_t samples, bool has_sessions) {
+RecipePlan draw_recipe(Random& random, int64_t samples, bool has_sessions, bool has_stragglers) {
   RecipePlan plan;
   RecipeFacts& facts = plan.facts;
   facts.samples = samples;
   facts.has_sessions = has_sessions;
-  facts.has_greedy = samples > 1 && random.chance(0.5);
+  // A group is never trained without its greedy completion.
+  facts.has_greedy = !has_stragglers && samples > 1 && random.chance(0.5);
   facts.has_kept = !has_sessions && random.chance(0.5);
   // Each excludes the other in the product, and a teacher excludes kept sets.
   const int64_t chooses = random.between(0, 2);

@@ -28,7 +28,7 @@ struct RecipePlan {
 };
 
 // Draws what a run samples and learns by. samples: of a group, with a greedy one.
-RecipePlan draw_recipe(Random& random, int64_t samples, bool has_sessions);
+RecipePlan draw_recipe(Random& random, int64_t samples, bool has_sessions, bool has_stragglers);
 
 class Recipe {
  public:

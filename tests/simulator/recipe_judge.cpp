@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "rollout_bridge/trainer/stragglers.h"
+
 namespace ringside::simulator {
 namespace {
 
@@ -119,7 +121,12 @@ void RecipeJudge::trained(std::span<const Rollout> rollouts, std::span<const int
   check(rollouts.size() == kinds.size(), "a step has not as many kinds as rollouts");
   for (std::size_t i = 0; i < rollouts.size(); ++i) {
     const Rollout& r = rollouts[i];
-    made_as(r);
+    if (bridge::is_stand_in_id(r.rollout_id)) {  // Judge checks when the trainer may write one
+      check(bridge::has_failed(r) && r.completion_ids.empty(),
+            "stand-in " + r.rollout_id + " has something to learn from");
+    } else {
+      made_as(r);
+    }
     check_sampling(r);
     check(kinds[i] == kind_of(record_of(r)), "rollout " + r.rollout_id + " of record " +
                                                  r.prompt_id + " is trained on as kind " +

@@ -71,7 +71,7 @@ TrainerPlan draw_trainer(Random& random, const Scene& scene) {
   }
   if (scene.recipes) {
     plan.group_size += random.between(0, 1);
-    plan.recipe = draw_recipe(random, plan.group_size, scene.sessions);
+    plan.recipe = draw_recipe(random, plan.group_size, scene.sessions, scene.stragglers);
     plan.recipe->prompts_per_step = plan.prompts_per_step;
     plan.recipe->held_out_prompts = plan.held_out_prompts;
   }
