@@ -126,8 +126,14 @@ Journal::Journal(Options options) : options_(std::move(options)), file_(open_jou
   file_->lock();
   if (file_->size() < sizeof kMagic) {
     begin();
-  } else {
-    replay();
+    return;
+  }
+  replay();
+  // A process that died before its last sync has left records, or the file's name, in the machine's
+  // memory alone. What follows relies on them.
+  if (options_.fsync != FsyncPolicy::kOff) {
+    file_->sync();
+    options_.files->sync_directory(options_.directory);
   }
 }
 

@@ -52,7 +52,8 @@ class Journal {
   };
 
   // Opens or creates the file, locks it and replays it. Cuts off the first torn or damaged record
-  // and all that follow; counts them in truncated_bytes(). Their groups are sampled again.
+  // and all that follow; counts them in truncated_bytes(). Their groups are sampled again. What is
+  // replayed is durable, but with fsync off.
   // Throws: std::runtime_error when the file belongs to another run, is not a journal, or is locked
   // by another process.
   explicit Journal(Options options);

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <fstream>
@@ -34,6 +35,76 @@ Status try_append(Journal& journal, const Rollout& r) {
 }
 
 void append(Journal& journal, const Rollout& r) { REQUIRE(try_append(journal, r).ok()); }
+
+// The operating system's files, and what of them was made durable.
+class WatchedFiles final : public FileSystem {
+ public:
+  std::unique_ptr<File> open(const std::filesystem::path& path) override {
+    return std::make_unique<Watched>(files_->open(path), *this);
+  }
+  std::unique_ptr<File> create(const std::filesystem::path& path) override {
+    return std::make_unique<Watched>(files_->create(path), *this);
+  }
+  void create_directories(const std::filesystem::path& path) override {
+    files_->create_directories(path);
+  }
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    files_->rename(from, to);
+  }
+  void remove(const std::filesystem::path& path) override { files_->remove(path); }
+  void sync_directory(const std::filesystem::path& path) override {
+    files_->sync_directory(path);
+    ++directory_syncs;
+  }
+  uint64_t durable_bytes = 0;
+  int directory_syncs = 0;
+
+ private:
+  class Watched final : public File {
+   public:
+    Watched(std::unique_ptr<File> file, WatchedFiles& files)
+        : file_(std::move(file)), files_(files) {}
+    void lock() override { file_->lock(); }
+    uint64_t size() const override { return file_->size(); }
+    void append(std::span<const std::byte> bytes) override { file_->append(bytes); }
+    std::size_t read_at(uint64_t offset, std::span<std::byte> out) const override {
+      return file_->read_at(offset, out);
+    }
+    void truncate(uint64_t size) override { file_->truncate(size); }
+    void sync() override {
+      file_->sync();
+      files_.durable_bytes = file_->size();
+    }
+    const std::filesystem::path& path() const override { return file_->path(); }
+
+   private:
+    std::unique_ptr<File> file_;
+    WatchedFiles& files_;
+  };
+  std::shared_ptr<FileSystem> files_ = posix_file_system();
+};
+
+TEST_CASE("what a start replays is durable before it relies on it", "[journal]") {
+  for (const FsyncPolicy fsync : {FsyncPolicy::kEvery, FsyncPolicy::kInterval, FsyncPolicy::kOff}) {
+    const TempDir dir;
+    {
+      Journal journal(options(dir));  // a process that dies before it syncs
+      journal.grant(std::array<int64_t, 1>{7});
+      append(journal, make_rollout(7, 0, 2));
+    }
+    const auto files = std::make_shared<WatchedFiles>();
+    Journal::Options o = options(dir);
+    o.fsync = fsync;
+    o.files = files;
+    Journal journal(o);
+    CHECK(journal.granted().contains(7));
+    CHECK(journal.take_replayed().size() == 1);
+    const bool syncs = fsync != FsyncPolicy::kOff;
+    CHECK(files->durable_bytes ==
+          (syncs ? std::filesystem::file_size(dir.path() / "journal.bin") : 0));
+    CHECK(files->directory_syncs == (syncs ? 1 : 0));
+  }
+}
 
 TEST_CASE("unconsumed rollouts are replayed in order, consumed ones are not", "[journal]") {
   const TempDir dir;

@@ -95,6 +95,9 @@ std::span<const std::byte> Disk::content(const std::string& path) const {
 }
 
 void Disk::machine_crash() {
+  if (files_ != durable_ && random_.chance(0.5)) {
+    files_ = durable_;
+  }
   for (auto& [path, file] : files_) {
     const auto low = static_cast<int64_t>(file->synced);
     const auto high = static_cast<int64_t>(file->bytes.size());

@@ -1,7 +1,8 @@
 // A file system in memory, with what a crash leaves of it.
 //
 // Process crash: what was appended stays; the record being appended may stay in part.
-// Machine crash: of what was appended since the last sync any beginning may stay.
+// Machine crash: of what was appended since the last sync any beginning may stay. New names and
+// renames since the directory was synced may be gone.
 // Full disk: an append writes a part and fails with ENOSPC.
 #pragma once
 
@@ -34,7 +35,7 @@ class Disk final : public bridge::FileSystem {
   void create_directories(const std::filesystem::path&) override {}
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override;
   void remove(const std::filesystem::path& path) override;
-  void sync_directory(const std::filesystem::path&) override {}
+  void sync_directory(const std::filesystem::path&) override { durable_ = files_; }
 
   // The process dies at the `appends`-th append from now: before it, after it, or within it.
   void crash_at_append(int appends) { appends_to_crash_ = appends; }
@@ -50,7 +51,8 @@ class Disk final : public bridge::FileSystem {
   void append(DiskFile& file, std::span<const std::byte> bytes, const std::string& path);
 
   Random& random_;
-  std::map<std::string, std::shared_ptr<DiskFile>> files_;
+  using Names = std::map<std::string, std::shared_ptr<DiskFile>>;
+  Names files_, durable_;
   int appends_to_crash_ = 0;  // 0: none is planned
   bool full_ = false;
 };
