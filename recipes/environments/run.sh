@@ -31,6 +31,9 @@ if [[ ! -s $run/eval.jsonl ]]; then
 fi
 if [[ ! -d $run/sft/checkpoint-final ]]; then
   $command $here/demonstrations.py "$name" --records "$run/train.jsonl" --out "$run"
-  "$ringside" train $here/sft.yaml "model.path=$run/model" "data.sft=$run/sft.jsonl" --run-dir "$run/sft"
+  warm_start=($here/sft.yaml "model.path=$run/model" "data.sft=$run/sft.jsonl")
+  # TextArena's conversations are long and soon learned; the sums are not.
+  [[ $name != textarena ]] || warm_start+=(train.steps=400)
+  "$ringside" train "${warm_start[@]}" --run-dir "$run/sft"
 fi
 "$ringside" run "${settings[@]}" --run-dir "$run/grpo" "$@"
