@@ -69,11 +69,14 @@ void Judge::started(const std::set<std::string>& replayed) {
 }
 
 bool Judge::rejected(const std::string& rollout_id, const std::string& detail) {
-  if (rollout_id.empty() || spoiled_.contains(rollout_id)) {
-    return true;
-  }
-  if (forgives_unknown_groups_ && detail.find("was granted by no earlier start") != detail.npos) {
+  const bool is_spoiled = rollout_id.empty() || spoiled_.contains(rollout_id);
+  // Of groups that this start knows nothing of: no fault of the worker that asks on.
+  const bool is_of_unknown = detail.find("was granted by no earlier start") != detail.npos;
+  if (is_of_unknown && (is_spoiled || forgives_unknown_groups_)) {
     return false;
+  }
+  if (is_spoiled) {
+    return true;
   }
   check(false, "rollout " + rollout_id + " was asked for and is rejected: " + detail);
   return false;
