@@ -131,22 +131,25 @@ Journal::Journal(Options options) : options_(std::move(options)), file_(open_jou
   replay();
   // A process that died before its last sync has left records, or the file's name, in the machine's
   // memory alone. What follows relies on them.
+  sync_with_name();
+}
+
+// Writes the beginning of a new file. A process that died here before has left less than the magic,
+// and no record.
+void Journal::sync_with_name() {
   if (options_.fsync != FsyncPolicy::kOff) {
     file_->sync();
     options_.files->sync_directory(options_.directory);
   }
 }
 
-// Writes the beginning of a new file. A process that died here before has left less than the magic,
-// and no record.
 void Journal::begin() {
   truncated_bytes_ = file_->size();
   file_->truncate(0);
   file_->append(std::as_bytes(std::span(kMagic)));
   file_bytes_ = sizeof kMagic;
   write_run_id();
-  file_->sync();
-  options_.files->sync_directory(options_.directory);
+  sync_with_name();
 }
 
 void Journal::replay() {
