@@ -48,8 +48,8 @@ TEST_CASE("a hundred thousand simulated faults break no invariant") {
   CHECK(runs.images.trained == 0);
 }
 
-TEST_CASE("seventy thousand simulated faults lose no image of a conversation") {
-  const Runs runs({.images = true}, 70'000);
+TEST_CASE("a hundred thousand simulated faults lose no image of a conversation") {
+  const Runs runs({.images = true}, 100'000);
   CHECK(runs.faults.by_kind().contains("image of other pixels"));
   CHECK(runs.images.asked > 1000);
   CHECK(runs.images.dropped > 1000);
