@@ -120,6 +120,13 @@ bool is_no_room(const std::system_error& error) {
   return code == ENOSPC || code == EDQUOT || code == EFBIG;
 }
 
+void sync_with_name(const Journal::Options& options, File& file) {
+  if (options.fsync != FsyncPolicy::kOff) {
+    file.sync();
+    options.files->sync_directory(options.directory);
+  }
+}
+
 }  // namespace
 
 Journal::Journal(Options options) : options_(std::move(options)), file_(open_journal(options_)) {
@@ -131,25 +138,18 @@ Journal::Journal(Options options) : options_(std::move(options)), file_(open_jou
   replay();
   // A process that died before its last sync has left records, or the file's name, in the machine's
   // memory alone. What follows relies on them.
-  sync_with_name();
+  sync_with_name(options_, *file_);
 }
 
 // Writes the beginning of a new file. A process that died here before has left less than the magic,
 // and no record.
-void Journal::sync_with_name() {
-  if (options_.fsync != FsyncPolicy::kOff) {
-    file_->sync();
-    options_.files->sync_directory(options_.directory);
-  }
-}
-
 void Journal::begin() {
   truncated_bytes_ = file_->size();
   file_->truncate(0);
   file_->append(std::as_bytes(std::span(kMagic)));
   file_bytes_ = sizeof kMagic;
   write_run_id();
-  sync_with_name();
+  sync_with_name(options_, *file_);
 }
 
 void Journal::replay() {

@@ -130,7 +130,6 @@ class Journal {
   };
 
   void begin();
-  void sync_with_name();  // unless the policy is kOff
   void replay();
   void replay_record(Kind kind, std::span<const std::byte> payload, Extent extent,
                      std::vector<Replayed>& live);
