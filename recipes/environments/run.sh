@@ -23,7 +23,7 @@ if [[ $name == openenv ]]; then
 fi
 mkdir -p "$run"
 settings=($here/grpo.yaml "$here/$name.yaml" "rollout.harness_options.python_command=$command" "data.train=$run/train.jsonl"
-  "data.eval=$run/eval.jsonl" "model.path=$run/sft/checkpoint-final")
+  "data.eval=$run/eval.jsonl" eval.every=50 eval.by=workers "model.path=$run/sft/checkpoint-final")
 if [[ ! -s $run/eval.jsonl ]]; then
   "$ringside" records "${settings[@]}" --count 4256 --out "$run/records.jsonl"
   head -n 4000 "$run/records.jsonl" >"$run/train.jsonl"

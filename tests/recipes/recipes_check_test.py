@@ -52,8 +52,7 @@ class Recipes(unittest.TestCase):
             supervised = "recipes/environments/sft.yaml" in inputs
             return [f"model.path={self.folder / 'Qwen3-0.6B'}", "model.init=random",
                     *([f"data.sft={self.data['data.sft']}"] if supervised else
-                      [f"data.train={self.data['data.train']}", f"data.eval={self.data['data.eval']}",
-                       f"rollout.environment=python({self.game}:Game)",
+                      [f"data.train={self.data['data.train']}", f"rollout.environment=python({self.game}:Game)",
                        "rollout.environment_options={}"])]
         model = self.last(r"^model:.*\bpath: ([^\s,}]+)", texts)
         task = pathlib.PurePath(model).parts[3] if "/runs/" in model else ""
