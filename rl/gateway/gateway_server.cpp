@@ -99,18 +99,12 @@ class GatewayServer::Server {
 
  private:
   void bind(const std::string& address) {
-    const std::size_t colon = address.rfind(':');
-    const std::string host = address.substr(0, colon);
-    const std::string digits = colon == std::string::npos ? "" : address.substr(colon + 1);
-    const bool is_port = !digits.empty() && digits.size() <= 5 &&
-                         digits.find_first_not_of("0123456789") == std::string::npos;
-    const int port = is_port ? thread_.bind(host, std::stoi(digits)) : 0;
-    if (port == 0) {
+    url_ = thread_.bind(address);
+    if (url_.empty()) {
       throw std::runtime_error("rollout.harness_options.address " + address +
                                " cannot be bound; expected HOST:PORT with an address of this "
                                "machine and a free port, or port 0");
     }
-    url_ = "http://" + host + ":" + std::to_string(port);
   }
 
   void add_routes() {

@@ -30,6 +30,16 @@ int HttpThread::bind(const std::string& host, int port) {
   return port;
 }
 
+std::string HttpThread::bind(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const std::string digits = colon == std::string::npos ? "" : address.substr(colon + 1);
+  const bool is_port = !digits.empty() && digits.size() <= 5 &&
+                       digits.find_first_not_of("0123456789") == std::string::npos;
+  const int port = is_port ? bind(host, std::stoi(digits)) : 0;
+  return port == 0 ? "" : "http://" + host + ":" + std::to_string(port);
+}
+
 void HttpThread::start() {
   thread_ = std::thread([this] {
     http_.listen_after_bind();
