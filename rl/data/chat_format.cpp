@@ -176,6 +176,21 @@ std::string ChatFormat::text(const Conversation& conversation) {
   return text;
 }
 
+std::optional<std::string> ChatFormat::closing(const nlohmann::ordered_json& tools) {
+  const std::string reply = "r1ng5ide";  // in no template
+  const nlohmann::ordered_json messages = {{{"role", "user"}, {"content", "a"}},
+                                           {{"role", "assistant"}, {"content", reply}}};
+  std::string rendered;
+  try {
+    rendered = text({messages, tools});
+  } catch (const std::runtime_error&) {  // the template's
+    return std::nullopt;
+  }
+  const std::size_t found = rendered.rfind(reply);
+  return found == std::string::npos ? std::nullopt
+                                    : std::optional(rendered.substr(found + reply.size()));
+}
+
 RenderedChat ChatFormat::render(const Conversation& conversation) {
   const json answer = ask(conversation, "spans");
   return {answer.at("text").get<std::string>(),

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -65,6 +66,11 @@ class ChatFormat {
 
   // The whole conversation. Blocks and throws: as prompt().
   std::string text(const Conversation& conversation);
+
+  // What the template writes behind what an assistant says, with these tools or null: its end
+  // marker and white space. nullopt when it cannot render a question with an answer. Blocks: as
+  // prompt().
+  std::optional<std::string> closing(const nlohmann::ordered_json& tools);
 
   // The same of the model's template with what the assistant wrote, with data.chat_template model
   // only. The assistant's parts are those that the template marks by {% generation %}. In a

@@ -16,21 +16,13 @@ RewardDocuments::RewardDocuments(const Config& config, const engine::Tokenizer& 
     : tokenizer_(tokenizer), eos_(std::move(eos)), chat_(config), limit_(sft_limit(config)) {}
 
 const std::string& RewardDocuments::closing() {
-  if (!has_closing_) {
-    const std::string said = "Qx7Z";
-    const std::string text =
-        chat_.text({ordered_json::parse(
-                        R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": ")" +
-                        said + R"("}])"),
-                    nullptr});
-    const std::size_t at = text.rfind(said);
-    if (at == std::string::npos) {
-      throw std::runtime_error("the chat template does not write what the assistant says");
+  if (!closing_) {
+    closing_ = chat_.closing(nullptr);
+    if (!closing_) {
+      throw std::runtime_error("data.chat_template cannot render a question with an answer");
     }
-    closing_ = text.substr(at + said.size());
-    has_closing_ = true;
   }
-  return closing_;
+  return *closing_;
 }
 
 TokenizedExample RewardDocuments::tokenize(const ordered_json& prompt,

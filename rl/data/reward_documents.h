@@ -1,9 +1,10 @@
-// What a reward model reads when it judges a completion: the document that it was trained on would
-// be made the same way. Torch-free.
+// Completions as documents that a reward model judges, tokenized like the documents of pairs that
+// it was trained on. Torch-free.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,7 @@ class RewardDocuments {
   std::vector<int64_t> eos_;
   ChatFormat chat_;
   SftLimit limit_;
-  std::string closing_;
-  bool has_closing_ = false;
+  std::optional<std::string> closing_;  // null before it is needed
 };
 
 }  // namespace ringside::rl

@@ -71,24 +71,9 @@ std::string ChatText::whole(const Conversation& conversation) {
 std::optional<std::string> ChatText::closing(const ordered_json& tools) {
   const std::lock_guard lock(mutex_);
   if (!closing_ || closing_->tools != tools) {
-    closing_ = {tools, closing_with(tools)};
+    closing_ = {tools, format_.closing(tools)};
   }
   return closing_->text;
-}
-
-std::optional<std::string> ChatText::closing_with(const ordered_json& tools) {
-  const std::string reply = "r1ng5ide";  // in no template
-  const ordered_json messages = {{{"role", "user"}, {"content", "a"}},
-                                 {{"role", "assistant"}, {"content", reply}}};
-  std::string text;
-  try {
-    text = format_.text({messages, tools});
-  } catch (const std::runtime_error&) {  // the template's
-    return std::nullopt;
-  }
-  const std::size_t found = text.rfind(reply);
-  return found == std::string::npos ? std::nullopt
-                                    : std::optional(text.substr(found + reply.size()));
 }
 
 std::vector<int64_t> ChatText::encode(const std::string& text) const {

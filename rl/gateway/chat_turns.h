@@ -40,8 +40,6 @@ class ChatText {
     std::optional<std::string> text;
   };
 
-  std::optional<std::string> closing_with(const nlohmann::ordered_json& tools);
-
   std::mutex mutex_;  // guards format_ and closing_
   ChatFormat format_;
   std::optional<Closing> closing_;  // the last one asked for
